@@ -1,0 +1,50 @@
+# `make serve` runs the service, `make test` the whole suite. Everything they need is put into .venv, pinned by hash.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
+ARGS ?=
+
+.PHONY: install install-dev serve test check format lock clean
+
+install: .venv/installed
+
+install-dev: .venv/installed-dev
+
+.venv/python:
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed: make PYTHON=…")'
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/installed: .venv/python requirements.lock pyproject.toml
+	$(PIP) --require-hashes --requirement requirements.lock
+	$(PIP) --no-deps --no-build-isolation --editable .
+	touch $@
+
+.venv/installed-dev: .venv/installed requirements-dev.lock
+	$(PIP) --require-hashes --requirement requirements-dev.lock
+	touch $@
+
+serve: install
+	$(BIN)/gateway-ledger serve $(ARGS)
+
+test: install-dev
+	$(BIN)/pytest $(ARGS)
+
+check: install-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install-dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+# Takes the newest versions that pyproject.toml admits; the second file repeats the first and adds the tools.
+lock: install-dev
+	$(COMPILE) --upgrade --extra build --output-file requirements.lock pyproject.toml
+	$(COMPILE) --upgrade --extra build --extra dev --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov build *.egg-info
