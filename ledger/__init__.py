@@ -1,0 +1,1 @@
+"""Gateway Ledger: the credit ledger and meter behind an AI API gateway."""
