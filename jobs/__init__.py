@@ -1,0 +1,1 @@
+"""Periodic work: what time has decided, entered in the ledger."""

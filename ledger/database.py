@@ -1,0 +1,182 @@
+"""How the database is reached, and how it is brought to the newest version of the tables."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import URL, Connection, make_url
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoConnectionFree
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+SERVICE_ROLE: Final = "ledger_service"
+"""The database role that the service works as: it may add to the journal, and never change it (contract A1)."""
+
+STATEMENT_SECONDS_MAX: Final = 30
+CONNECT_SECONDS_MAX: Final = 5
+
+_SESSION: Final = {
+    "application_name": "gateway-ledger",
+    "timezone": "UTC",
+    "lock_timeout": "10s",
+    "statement_timeout": f"{STATEMENT_SECONDS_MAX}s",
+    "idle_in_transaction_session_timeout": "60s",
+}
+
+_BATCHES: Final = {
+    # A batch reaches its few rows by their keys, whatever the planner believes of tables that have just grown.
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
+
+
+AWAY: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.ReadOnlySQLTransactionError,
+    OSError,
+    TimeoutError,
+)
+"""What is raised where the database is away, shutting down or full: trying again later may help."""
+
+AGAIN: Final = (asyncpg.TransactionRollbackError, asyncpg.LockNotAvailableError)
+"""What is raised where a transaction stood in the way of others: trying again at once may help."""
+
+
+def is_away(error: BaseException) -> bool:
+    """Tells a database that is away from a defect of ours (asyncpg could not encode a value: a ValueError)."""
+    if isinstance(error, DBAPIError):  # SQLAlchemy wraps what asyncpg raised twice.
+        cause = error.orig and error.orig.__cause__
+        return error.connection_invalidated or (cause is not None and is_away(cause))
+    return isinstance(error, (*AWAY, NoConnectionFree)) and not isinstance(error, ValueError)
+
+
+class MigrationError(Exception):
+    """The database could not be brought to the newest version; the message says why."""
+
+
+def sqlalchemy_url(url: str) -> URL:
+    """Returns a `postgres://` or `postgresql://` URL as SQLAlchemy takes it, with asyncpg for its driver."""
+    return make_url(url.replace("postgres://", "postgresql://", 1)).set(drivername="postgresql+asyncpg")
+
+
+async def migrate(url: str) -> None:
+    """Runs the migrations that the database has not had yet.
+
+    Several processes may do this at once: the first does it, the others wait. Within one process, alembic can
+    do one at a time.
+
+    Args:
+        url: the database, as the role that owns the tables.
+
+    Raises:
+        MigrationError: the database is away, or a migration failed. Each migration is a transaction of its
+            own: those before it stay.
+    """
+    engine = create_async_engine(sqlalchemy_url(url), poolclass=NullPool)
+    try:
+        async with engine.connect() as connection:
+            await connection.run_sync(_upgrade)
+    except (OSError, SQLAlchemyError) as error:
+        raise MigrationError(f"the database could not be migrated: {error}") from error
+    finally:
+        await engine.dispose()
+
+
+def _upgrade(connection: Connection) -> None:
+    config = _config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def _config() -> Config:
+    spec = find_spec("migrations")
+    assert spec is not None
+    assert spec.origin is not None
+    config = Config()
+    config.set_main_option("script_location", str(Path(spec.origin).parent).replace("%", "%%"))
+    return config
+
+
+class NotMigratedError(Exception):
+    """The database is not at the version that this program needs, or its user may not be the service's role."""
+
+
+class EmptyDatabaseError(NotMigratedError):
+    """The database has no ledger at all."""
+
+
+async def check_migrated(url: str) -> None:
+    """Raises `NotMigratedError` unless the database has the ledger at this program's version or a later one.
+
+    Raises OSError or asyncpg.PostgresError where it is away.
+    """
+    connection = await asyncpg.connect(_plain(url), timeout=CONNECT_SECONDS_MAX)
+    try:
+        if await connection.fetchval("select to_regclass('ledger.accounts')") is None:
+            raise EmptyDatabaseError("the database has no ledger yet: run `gateway-ledger migrate`")
+        revision = await connection.fetchval("select version_num from alembic_version")
+        script = ScriptDirectory.from_config(_config())
+        known = {known.revision for known in script.walk_revisions()}
+        if revision in known and revision != script.get_current_head():  # An unknown one is newer than this program.
+            raise NotMigratedError(f"the database is at version {revision}: run `gateway-ledger migrate`")
+        if not await connection.fetchval("select pg_has_role($1, 'member')", SERVICE_ROLE):
+            raise NotMigratedError(f"the database user is no member of {SERVICE_ROLE}: grant it")
+    finally:
+        await connection.close()
+
+
+def batch_pool(url: str, size: int) -> asyncpg.Pool:
+    """Returns the pool that batches are written through; it connects when a connection is first needed."""
+    return _pool(url, size, {**_SESSION, **_BATCHES})
+
+
+def operator_pool(url: str, size: int) -> asyncpg.Pool:
+    """Returns the pool for what operators ask for: health, the clock, audits."""
+    return _pool(url, size, _SESSION)
+
+
+def _pool(url: str, size: int, session: dict[str, str]) -> asyncpg.Pool:
+    return asyncpg.create_pool(
+        _plain(url),
+        min_size=0,
+        max_size=size,
+        max_inactive_connection_lifetime=0,
+        timeout=CONNECT_SECONDS_MAX,
+        command_timeout=STATEMENT_SECONDS_MAX + 5,
+        server_settings={**session, "role": SERVICE_ROLE},
+    )
+
+
+def read_engine(url: str, size: int) -> AsyncEngine:
+    """Returns the engine for reads: every connection is read-only, so it can be pointed at a replica."""
+    return create_async_engine(
+        sqlalchemy_url(url),
+        pool_size=size,
+        max_overflow=0,
+        pool_pre_ping=True,
+        pool_timeout=CONNECT_SECONDS_MAX,
+        isolation_level="REPEATABLE READ",
+        json_deserializer=str,  # JSON stays text: whoever reads it decodes what it needs
+        connect_args={
+            "timeout": CONNECT_SECONDS_MAX,
+            "server_settings": {**_SESSION, "default_transaction_read_only": "on", "role": SERVICE_ROLE},
+        },
+    )
+
+
+def _plain(url: str) -> str:
+    """Returns a URL as asyncpg takes it."""
+    return url.replace("postgresql+asyncpg://", "postgresql://", 1)

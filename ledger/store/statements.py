@@ -1,0 +1,282 @@
+"""The statements of the hot path, together. Each takes arrays, reaches its rows by their keys, and runs once a batch.
+
+`{now}` is the instant of the database's clock, or of the simulated one (contract T3).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+REAL_NOW: Final = "clock_timestamp()"
+SIMULATED_NOW: Final = "(select now from ledger.clock)"
+
+# -- load ----------------------------------------------------------------------------------------------------------
+
+OPEN_ACCOUNTS: Final = """
+with opened as (
+    insert into ledger.accounts (account_id, created_at)
+    select account_id, {now} from unnest($1::text[]) account_id order by account_id
+    on conflict (account_id) do nothing
+    returning account, created_at
+)
+insert into ledger.balances (account, head, at)
+select account, $2, created_at from opened returning account
+"""
+
+LOCK_ACCOUNTS: Final = """
+select b.account from ledger.accounts a join ledger.balances b on b.account = a.account
+where a.account_id = any($1::text[])
+order by b.account for update of b
+"""
+
+# A statement of its own, after the locks: what it sees is what the last holder of each lock committed.
+ACCOUNTS: Final = """
+select {now} as now, a.account, a.account_id, a.created_at,
+    a.module_enabled, a.suspended, a.payment_method_verified, a.overage_enabled, a.cap_usd, a.credit_price_usd,
+    a.paid_cycles, a.welcome_at,
+    b.sequence, b.head, b.at, b.available, b.held, b.overdraft,
+    b.live_requests, b.live_calls, b.test_requests, b.test_calls,
+    l.max_requests as live_max_requests, l.max_calls as live_max_calls, l.period_credits as live_period_credits,
+    t.max_requests as test_max_requests, t.max_calls as test_max_calls, t.period_credits as test_period_credits
+from ledger.accounts a
+join ledger.balances b on b.account = a.account
+left join ledger.quotas l on l.account = a.account and l.environment = 'live'
+left join ledger.quotas t on t.account = a.account and t.environment = 'test'
+where a.account = any($1::bigint[]) and a.account_id is not null
+"""
+
+CLOCK: Final = "select {now}"
+
+_JOB: Final = """
+select j.account, j.number, j.job_id, j.environment, j.operation, j.slot, j.period, j.price_version, j.lines,
+    j.transfer_allowance, j.held_credits, j.held_overage, j.partial, j.sources, j.created_at, j.expires_at, j.request,
+    j.idempotency_key, j.status, j.closed_at, j.closed_entry, j.charged, j.returned, j.over_hold, j.charged_overage,
+    j.charged_overdraft, j.error_code, j.settle_request, j.result_stored, j.segments, j.refunded
+"""
+
+JOBS: Final = f"""
+{_JOB} from unnest($1::bigint[], $2::text[]) w (account, job_id)
+join ledger.jobs j on j.account = w.account and j.job_id = w.job_id
+union all
+{_JOB} from unnest($3::bigint[], $4::text[], $5::text[]) w (account, environment, idempotency_key)
+join ledger.jobs j on j.account = w.account and j.environment = w.environment
+    and j.idempotency_key = w.idempotency_key
+union all
+{_JOB} from unnest($6::bigint[]) w (account)
+cross join lateral (
+    select h.account, h.job from ledger.holds h
+    where h.account = w.account and h.expires_at <= $7
+    order by h.expires_at, h.job limit $8
+) due
+join ledger.jobs j on j.account = due.account and j.number = due.job
+"""
+
+DEBTS: Final = f"""
+{_JOB} from ledger.jobs j where j.account = any($1::bigint[]) and j.overdraft > 0
+order by j.account, j.closed_entry
+"""
+
+_GRANT: Final = """
+select g.account, g.number, g.grant_id, g.kind, g.granted, g.remaining, g.held, g.expires_at, g.reference,
+    g.created_at, g.request
+"""
+
+GRANTS: Final = f"{_GRANT} from ledger.grants g where g.account = any($1::bigint[]) and g.live"
+
+GRANTS_BY_ID: Final = f"""
+{_GRANT} from unnest($1::bigint[], $2::text[]) w (account, grant_id)
+join ledger.grants g on g.account = w.account and g.grant_id = w.grant_id
+"""
+
+GRANTS_BY_NUMBER: Final = f"""
+{_GRANT} from unnest($1::bigint[], $2::bigint[]) w (account, number)
+join ledger.grants g on g.account = w.account and g.number = w.number
+"""
+
+PERIODS: Final = """
+select account, period, live_used, live_held, test_used, test_held, overage_used, overage_held, granted, adjusted,
+    charged, refunded, refunded_to_balance, expired
+from ledger.periods where account = any($1::bigint[]) and period = any($2::text[])
+"""
+
+RESULT_LINES: Final = """
+select r.account, r.job, r.lines from unnest($1::bigint[], $2::bigint[]) w (account, job)
+join ledger.job_results r on r.account = w.account and r.job = w.job
+"""
+
+REFUNDS: Final = """
+select r.account, r.refund_id, r.job, j.job_id, r.entry, r.credits, r.credits_refunded, r.to_overage, r.to_overdraft,
+    r.reason, r.created_at
+from unnest($1::bigint[], $2::text[]) w (account, refund_id)
+join ledger.refunds r on r.account = w.account and r.refund_id = w.refund_id
+join ledger.jobs j on j.account = r.account and j.number = r.job
+"""
+
+CYCLES: Final = "select account, month, status, updated_at from ledger.billing_cycles where account = any($1::bigint[])"
+
+CALL_DEADLINES: Final = """
+select account, environment, job, expires_at from ledger.holds
+where account = any($1::bigint[]) and slot = 'call' and expires_at < $2
+"""
+
+# -- write ---------------------------------------------------------------------------------------------------------
+
+WRITE_BALANCES: Final = """
+update ledger.balances b set sequence = w.sequence, head = w.head, at = w.at, available = w.available, held = w.held,
+    overdraft = w.overdraft, live_requests = w.live_requests, live_calls = w.live_calls,
+    test_requests = w.test_requests, test_calls = w.test_calls
+from unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::timestamptz[], $5::bigint[], $6::bigint[], $7::bigint[],
+    $8::int[], $9::int[], $10::int[], $11::int[])
+    w (account, sequence, head, at, available, held, overdraft, live_requests, live_calls, test_requests, test_calls)
+where b.account = w.account
+"""
+
+ADD_GRANTS: Final = """
+insert into ledger.grants (account, number, grant_id, kind, granted, remaining, held, live, expires_at, reference,
+    created_at, request)
+select * from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[],
+    $8::bool[], $9::timestamptz[], $10::text[], $11::timestamptz[], $12::bytea[])
+"""
+
+WRITE_GRANTS: Final = """
+update ledger.grants g set remaining = w.remaining, held = w.held, live = w.live
+from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bool[])
+    w (account, number, remaining, held, live)
+where g.account = w.account and g.number = w.number
+"""
+
+FREE_KEYS: Final = """
+update ledger.jobs j set idempotency_key = null
+from unnest($1::bigint[], $2::bigint[]) w (account, number)
+where j.account = w.account and j.number = w.number
+"""
+
+OPEN_JOBS: Final = """
+with opened as (
+    select * from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
+        $8::text[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bool[], $14::text[],
+        $15::timestamptz[], $16::timestamptz[], $17::bytea[], $18::text[], $19::text[], $20::bool[])
+        o (account, number, job_id, environment, operation, slot, period, price_version, lines, transfer_allowance,
+           held_credits, held_overage, partial, sources, created_at, expires_at, request, idempotency_key, metadata,
+           still_open)
+), held as (
+    insert into ledger.holds (account, expires_at, job, environment, slot)
+    select account, expires_at, number, environment, slot from opened where still_open
+)
+insert into ledger.jobs (account, number, job_id, environment, operation, slot, period, price_version, lines,
+    transfer_allowance, held_credits, held_overage, partial, sources, created_at, expires_at, request,
+    idempotency_key, metadata)
+select account, number, job_id, environment, operation, slot, period, price_version, lines::json, transfer_allowance,
+    held_credits, held_overage, partial, sources::json, created_at, expires_at, request, idempotency_key,
+    metadata::json
+from opened
+"""
+
+CLOSE_JOBS: Final = """
+with closed as (
+    select * from unnest($1::bigint[], $2::bigint[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::bigint[],
+        $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::bytea[], $14::bool[],
+        $15::text[], $16::bigint[], $17::bigint[])
+        c (account, number, expires_at, status, closed_at, closed_entry, charged, returned, over_hold, charged_overage,
+           charged_overdraft, error_code, settle_request, result_stored, segments, overdraft, refunded)
+), ended as (
+    delete from ledger.holds h using closed c
+    where h.account = c.account and h.expires_at = c.expires_at and h.job = c.number
+)
+update ledger.jobs j set status = c.status, closed_at = c.closed_at, closed_entry = c.closed_entry,
+    charged = c.charged, returned = c.returned, over_hold = c.over_hold, charged_overage = c.charged_overage,
+    charged_overdraft = c.charged_overdraft, error_code = c.error_code, settle_request = c.settle_request,
+    result_stored = c.result_stored, segments = c.segments::json, overdraft = c.overdraft, refunded = c.refunded
+from closed c where j.account = c.account and j.number = c.number
+"""
+
+RESEGMENT_JOBS: Final = """
+update ledger.jobs j set segments = w.segments::json, overdraft = w.overdraft, refunded = w.refunded
+from unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[])
+    w (account, number, segments, overdraft, refunded)
+where j.account = w.account and j.number = w.number
+"""
+
+WRITE_JOURNAL: Final = """
+with written as (
+    insert into ledger.entries (account, sequence, kind, job, at, postings, hash)
+    select * from unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::timestamptz[], $6::smallint[],
+        $7::bytea[])
+)
+insert into ledger.postings (account, sequence, position, debit, credit, credits, operation, quantity)
+select * from unnest($8::bigint[], $9::bigint[], $10::smallint[], $11::text[], $12::text[], $13::bigint[],
+    $14::text[], $15::bigint[])
+"""
+
+WRITE_PERIODS: Final = """
+insert into ledger.periods (account, period, live_used, live_held, test_used, test_held, overage_used, overage_held,
+    granted, adjusted, charged, refunded, refunded_to_balance, expired)
+select * from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
+    $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[])
+on conflict (account, period) do update set live_used = excluded.live_used, live_held = excluded.live_held,
+    test_used = excluded.test_used, test_held = excluded.test_held, overage_used = excluded.overage_used,
+    overage_held = excluded.overage_held, granted = excluded.granted, adjusted = excluded.adjusted,
+    charged = excluded.charged, refunded = excluded.refunded, refunded_to_balance = excluded.refunded_to_balance,
+    expired = excluded.expired
+"""
+
+ADD_USAGE: Final = """
+insert into ledger.usage_totals as u (account, period, day, environment, operation, unit, quantity, credits, refunded,
+    jobs, first_jobs)
+select * from unnest($1::bigint[], $2::text[], $3::date[], $4::text[], $5::text[], $6::text[], $7::bigint[],
+    $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[])
+on conflict (account, period, day, environment, operation) do update set unit = excluded.unit,
+    quantity = u.quantity + excluded.quantity, credits = u.credits + excluded.credits,
+    refunded = u.refunded + excluded.refunded, jobs = u.jobs + excluded.jobs,
+    first_jobs = u.first_jobs + excluded.first_jobs
+"""
+
+ADD_RESULTS: Final = """
+insert into ledger.job_results (account, job, closed_at, lines, result)
+select account, job, closed_at, lines::json, result::json
+from unnest($1::bigint[], $2::bigint[], $3::timestamptz[], $4::text[], $5::text[])
+    w (account, job, closed_at, lines, result)
+"""
+
+ADD_USAGE_RECORDS: Final = """
+insert into ledger.usage_records (account, closed_at, job, environment, operation, status, credits, request_id,
+    status_code, latency_ms, key_prefix)
+select * from unnest($1::bigint[], $2::timestamptz[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::bigint[],
+    $8::text[], $9::int[], $10::int[], $11::text[])
+"""
+
+ADD_REFUNDS: Final = """
+insert into ledger.refunds (account, refund_id, job, entry, credits, credits_refunded, to_overage, to_overdraft, reason,
+    created_at)
+select * from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
+    $8::bigint[], $9::text[], $10::timestamptz[])
+"""
+
+WRITE_POLICIES: Final = """
+update ledger.accounts a set module_enabled = w.module_enabled, suspended = w.suspended,
+    payment_method_verified = w.payment_method_verified, overage_enabled = w.overage_enabled, cap_usd = w.cap_usd,
+    credit_price_usd = w.credit_price_usd, paid_cycles = w.paid_cycles, welcome_at = w.welcome_at
+from unnest($1::bigint[], $2::bool[], $3::bool[], $4::bool[], $5::bool[], $6::bigint[], $7::bigint[], $8::int[],
+    $9::timestamptz[])
+    w (account, module_enabled, suspended, payment_method_verified, overage_enabled, cap_usd, credit_price_usd,
+       paid_cycles, welcome_at)
+where a.account = w.account
+"""
+
+DROP_QUOTAS: Final = "delete from ledger.quotas where account = any($1::bigint[])"
+
+WRITE_QUOTAS: Final = """
+insert into ledger.quotas (account, environment, max_requests, max_calls, period_credits)
+select * from unnest($1::bigint[], $2::text[], $3::int[], $4::int[], $5::bigint[])
+"""
+
+WRITE_CYCLES: Final = """
+insert into ledger.billing_cycles (account, month, status, updated_at)
+select * from unnest($1::bigint[], $2::text[], $3::text[], $4::timestamptz[])
+on conflict (account, month) do update set status = excluded.status, updated_at = excluded.updated_at
+"""
+
+USE_PRICES: Final = """
+insert into ledger.price_versions (version, digest, used_since)
+select * from unnest($1::text[], $2::text[], $3::timestamptz[]) on conflict (version) do nothing
+"""

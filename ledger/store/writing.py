@@ -1,0 +1,305 @@
+"""Writing: everything that the decisions of a batch changed, in a handful of set-based statements (design: write)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date
+from typing import Any
+
+import msgspec
+
+from ledger.core.account import Account, Grant, Job
+from ledger.store import statements
+from ledger.store.loading import Connection
+
+Rows = list[tuple[Any, ...]]
+
+
+async def write(connection: Connection, accounts: Iterable[Account], prices: dict[str, str]) -> None:
+    """Write what changed in the accounts of a batch, inside the transaction that holds their locks.
+
+    `prices` are digests of catalog versions, by name, that the batch's reservations were the first to use (P9).
+    The order matters in one place only: a key is freed before another job takes it (J10).
+    """
+    changed = list(accounts)
+    for statement, rows in (
+        (statements.USE_PRICES, _prices(changed, prices)),
+        (statements.FREE_KEYS, _freed_keys(changed)),
+        (statements.OPEN_JOBS, _opened_jobs(changed)),
+        (statements.CLOSE_JOBS, _closed_jobs(changed)),
+        (statements.RESEGMENT_JOBS, _resegmented_jobs(changed)),
+        (statements.ADD_GRANTS, _new_grants(changed)),
+        (statements.WRITE_GRANTS, _changed_grants(changed)),
+        (statements.WRITE_BALANCES, _balances(changed)),
+        (statements.WRITE_PERIODS, _periods(changed)),
+        (statements.ADD_USAGE, _usage(changed)),
+        (statements.ADD_RESULTS, _results(changed)),
+        (statements.ADD_USAGE_RECORDS, _usage_records(changed)),
+        (statements.ADD_REFUNDS, _refunds(changed)),
+        (statements.WRITE_CYCLES, _cycles(changed)),
+        (statements.WRITE_POLICIES, _policies(changed)),
+    ):
+        if rows:
+            await connection.execute(statement, *_columns(rows))
+    await _write_quotas(connection, changed)
+    await _write_journal(connection, changed)
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+async def _write_journal(connection: Connection, accounts: list[Account]) -> None:
+    entries = [entry for account in accounts for entry in account.changes.entries]
+    if not entries:
+        return
+    heads: Rows = [
+        (e.account, e.sequence, e.kind, e.job, e.at, len(e.postings), bytes.fromhex(e.hash)) for e in entries
+    ]
+    postings: Rows = [
+        (e.account, e.sequence, position, p.debit, p.credit, p.credits, p.operation, p.quantity)
+        for e in entries
+        for position, p in enumerate(e.postings, start=1)
+    ]
+    await connection.execute(statements.WRITE_JOURNAL, *_columns(heads), *_columns(postings))
+
+
+async def _write_quotas(connection: Connection, accounts: list[Account]) -> None:
+    changed = [a for a in accounts if a.changes.policy]
+    if not changed:
+        return
+    await connection.execute(statements.DROP_QUOTAS, [a.number for a in changed])
+    rows: Rows = [
+        (a.number, environment, quota.max_requests, quota.max_calls, quota.period_credits)
+        for a in changed
+        for environment, quota in a.policy.quotas.items()
+    ]
+    if rows:
+        await connection.execute(statements.WRITE_QUOTAS, *_columns(rows))
+
+
+def _prices(accounts: list[Account], prices: dict[str, str]) -> Rows:
+    opened = [job for a in accounts for job in a.changes.jobs_opened.values() if job.price_version in prices]
+    first: dict[str, Job] = {}
+    for job in opened:
+        first.setdefault(job.price_version, job)
+    return [(version, prices[version], job.created_at) for version, job in first.items()]
+
+
+def _freed_keys(accounts: list[Account]) -> Rows:
+    return [(a.number, job) for a in accounts for job in a.changes.freed_keys]
+
+
+def _opened_jobs(accounts: list[Account]) -> Rows:
+    return [
+        (
+            a.number,
+            job.number,
+            job.job_id,
+            job.environment,
+            job.operation,
+            job.slot,
+            job.period,
+            job.price_version,
+            _json(job.lines),
+            job.transfer_allowance,
+            job.held_credits,
+            job.funding.overage,
+            job.partial,
+            _json(job.sources),
+            job.created_at,
+            job.expires_at,
+            job.request,
+            job.idempotency_key,
+            _text(job.metadata),
+            job.open,
+        )
+        for a in accounts
+        for job in a.changes.jobs_opened.values()
+    ]
+
+
+def _closed_jobs(accounts: list[Account]) -> Rows:
+    rows: Rows = []
+    for a in accounts:
+        for job in a.changes.jobs_closed.values():
+            closing = job.closing
+            assert closing is not None
+            rows.append(
+                (
+                    a.number,
+                    job.number,
+                    job.expires_at,
+                    job.status,
+                    closing.at,
+                    closing.entry,
+                    closing.charged,
+                    closing.returned,
+                    closing.over_hold,
+                    closing.funding.overage,
+                    closing.funding.overdraft,
+                    closing.error_code,
+                    closing.request,
+                    closing.result_stored,
+                    _json(job.segments),
+                    job.overdraft,
+                    job.refunded,
+                )
+            )
+    return rows
+
+
+def _resegmented_jobs(accounts: list[Account]) -> Rows:
+    return [
+        (a.number, number, _json(job.segments), job.overdraft, job.refunded)
+        for a in accounts
+        for number, job in a.changes.jobs_resegmented.items()
+        if number not in a.changes.jobs_closed
+    ]
+
+
+def _is_new(account: Account, grant: Grant) -> bool:
+    """Whether this batch put the grant: its number is that of one of the batch's own entries."""
+    return bool(account.changes.entries) and grant.number >= account.changes.entries[0].sequence
+
+
+def _new_grants(accounts: list[Account]) -> Rows:
+    return [
+        (
+            a.number,
+            g.number,
+            g.grant_id,
+            g.kind,
+            g.granted,
+            g.remaining,
+            g.held,
+            g.live,
+            g.expires_at,
+            g.reference,
+            g.created_at,
+            g.request,
+        )
+        for a in accounts
+        for g in a.changes.grants.values()
+        if _is_new(a, g)
+    ]
+
+
+def _changed_grants(accounts: list[Account]) -> Rows:
+    return [
+        (a.number, g.number, g.remaining, g.held, g.live)
+        for a in accounts
+        for g in a.changes.grants.values()
+        if not _is_new(a, g)
+    ]
+
+
+def _balances(accounts: list[Account]) -> Rows:
+    return [
+        (
+            a.number,
+            a.sequence,
+            bytes.fromhex(a.head),
+            a.changes.entries[-1].at,
+            a.available,
+            a.held,
+            a.overdraft,
+            a.open_slots.get(("live", "request"), 0),
+            a.open_slots.get(("live", "call"), 0),
+            a.open_slots.get(("test", "request"), 0),
+            a.open_slots.get(("test", "call"), 0),
+        )
+        for a in accounts
+        if a.changes.entries
+    ]
+
+
+def _periods(accounts: list[Account]) -> Rows:
+    return [(a.number, *msgspec.structs.astuple(a.peek(period))) for a in accounts for period in a.changes.periods]
+
+
+def _usage(accounts: list[Account]) -> Rows:
+    return [
+        (
+            a.number,
+            key.period,
+            date.fromisoformat(key.day),
+            key.environment,
+            key.operation,
+            *msgspec.structs.astuple(count),
+        )
+        for a in accounts
+        for key, count in a.changes.usage.items()
+    ]
+
+
+def _results(accounts: list[Account]) -> Rows:
+    return [
+        (a.number, r.number, r.closed_at, _json(r.lines), _text(r.result)) for a in accounts for r in a.changes.results
+    ]
+
+
+def _usage_records(accounts: list[Account]) -> Rows:
+    return [
+        (
+            a.number,
+            r.closed_at,
+            r.number,
+            r.environment,
+            r.operation,
+            r.status,
+            r.credits,
+            *msgspec.structs.astuple(r.record),
+        )
+        for a in accounts
+        for r in a.changes.usage_records
+    ]
+
+
+def _refunds(accounts: list[Account]) -> Rows:
+    return [
+        (
+            a.number,
+            r.done.refund_id,
+            r.number,
+            r.entry,
+            r.done.credits,
+            r.done.credits_refunded,
+            r.done.funding.overage,
+            r.done.funding.overdraft,
+            r.reason,
+            r.done.created_at,
+        )
+        for a in accounts
+        for r in a.changes.refunds
+    ]
+
+
+def _cycles(accounts: list[Account]) -> Rows:
+    return [(a.number, c.cycle, c.status, c.updated_at) for a in accounts for c in a.changes.cycles.values()]
+
+
+def _policies(accounts: list[Account]) -> Rows:
+    return [
+        (
+            a.number,
+            a.policy.module_enabled,
+            a.policy.suspended,
+            a.policy.payment_method_verified,
+            a.policy.overage_enabled,
+            a.policy.cap_usd,
+            a.policy.credit_price_usd,
+            a.paid_cycles,
+            a.welcome_at,
+        )
+        for a in accounts
+        if a.changes.policy
+    ]
