@@ -1,0 +1,158 @@
+"""Snapshots of the database: what one answer is read from, and the instant it is read at (contract T3)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import asyncpg
+import msgspec
+from sqlalchemy import BigInteger, Row, Select, case, func, literal, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as NoConnectionFree
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from ledger import schema
+from ledger.core.account import Account
+from ledger.core.timeline import bring_up_to
+from ledger.store.loading import load_one
+
+AnyRow = Row[*tuple[Any, ...]]
+AnySelect = Select[*tuple[Any, ...]]
+
+AWAY: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.TransactionRollbackError,
+    asyncpg.InvalidCatalogNameError,
+    OSError,
+    TimeoutError,
+)
+"""What says that the database is away, or (a replica) had no time for this read: trying again may help."""
+
+
+class DatabaseAway(Exception):
+    """The database cannot be read now; trying again later may help."""
+
+
+class NotYet(ValueError):
+    """What is asked for lies in the future; the message says what does."""
+
+
+class AccountAsked(msgspec.Struct, frozen=True):
+    """The account that a query is about: our number for it, and the instant that the answer is as of."""
+
+    number: int
+    now: datetime
+
+
+class Reading:
+    """Where reads come from: an engine of read-only connections, whose JSON is left as text, and the clock."""
+
+    def __init__(self, engine: AsyncEngine, *, simulated_clock: bool = False) -> None:
+        self._engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._simulated_clock = simulated_clock
+
+    @contextlib.asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Snapshot]:
+        """Open a snapshot: all that is read within it stood in the database at one moment.
+
+        Raise `DatabaseAway` where the database is not there, or goes away in between.
+        """
+        try:
+            async with self._engine.connect() as connection:
+                yield Snapshot(connection, simulated_clock=self._simulated_clock)
+        except (*AWAY, DBAPIError, NoConnectionFree) as error:
+            if _is_away(error):
+                raise DatabaseAway("the database is away") from error
+            raise
+
+
+def _is_away(error: Exception) -> bool:
+    """Tell a database that is away from a defect of ours; SQLAlchemy wraps what asyncpg raised twice."""
+    if isinstance(error, DBAPIError):
+        cause = error.orig and error.orig.__cause__
+        return error.connection_invalidated or isinstance(cause, AWAY)
+    return not isinstance(error, ValueError)
+
+
+class Snapshot:
+    """One snapshot of the database, and the ways to read from it."""
+
+    def __init__(self, connection: AsyncConnection, *, simulated_clock: bool) -> None:
+        self._connection = connection
+        self._simulated_clock = simulated_clock
+
+    async def rows(self, statement: AnySelect) -> Sequence[AnyRow]:
+        """Return all rows of a statement."""
+        return (await self._connection.execute(statement)).all()
+
+    async def first(self, statement: AnySelect) -> AnyRow | None:
+        """Return the first row of a statement, or None."""
+        return (await self._connection.execute(statement)).first()
+
+    async def account(self, account_id: str) -> AccountAsked | None:
+        """Return the account of a name, and now; or None. Now is never before what was decided last (T3)."""
+        clock = select(schema.clock.c.now).scalar_subquery() if self._simulated_clock else func.clock_timestamp()
+        statement = (
+            select(schema.accounts.c.account, func.greatest(clock, schema.balances.c.at))
+            .join_from(schema.accounts, schema.balances, schema.accounts.c.account == schema.balances.c.account)
+            .where(schema.accounts.c.account_id == account_id)
+        )
+        row = await self.first(statement)
+        return None if row is None else AccountAsked(*row)
+
+    async def brought_up(self, account_id: str) -> Account | None:
+        """Return an account brought up to now in memory, or None where there is none (T1, T4).
+
+        What time has decided and nobody entered yet is in `changes.entries`; `at` is the instant.
+        """
+        if await self.account(account_id) is None:
+            return None
+        raw = await self._connection.get_raw_connection()
+        driver: Any = raw.driver_connection
+        batch = await load_one(driver, account_id, simulated_clock=self._simulated_clock)
+        account = batch.accounts[account_id]
+        bring_up_to(account, batch.now)
+        return account
+
+    async def entries_before(self, account: int, instant: datetime) -> int:
+        """Return how many entries of an account are of before an instant, which is the number of the last of them.
+
+        Entries are numbered without gaps in the order of their instants, so it is found by halving: no index on the
+        instants is needed.
+        """
+        row = await self.first(_entries_before(account, instant))
+        assert row is not None
+        return int(row[0])
+
+
+def _entries_before(account: int, instant: datetime) -> AnySelect:
+    bounds = (
+        select(literal(0, BigInteger).label("low"), schema.balances.c.sequence.label("high"))
+        .where(schema.balances.c.account == account)
+        .cte("bounds", recursive=True)
+    )
+    halved = (
+        select(bounds.c.low, bounds.c.high, ((bounds.c.low + bounds.c.high + 1) // 2).label("middle"))
+        .where(bounds.c.low < bounds.c.high)
+        .subquery("halved")
+    )
+    middle_at = (
+        select(schema.entries.c.at)
+        .where(schema.entries.c.account == account, schema.entries.c.sequence == halved.c.middle)
+        .scalar_subquery()
+    )
+    tried = select(halved.c.low, halved.c.high, halved.c.middle, (middle_at < instant).label("before")).subquery(
+        "tried"
+    )
+    step = select(
+        case((tried.c.before, tried.c.middle), else_=tried.c.low),
+        case((tried.c.before, tried.c.high), else_=tried.c.middle - 1),
+    )
+    search = bounds.union_all(step)
+    return select(search.c.low).where(search.c.low >= search.c.high)
