@@ -1,0 +1,1 @@
+"""The HTTP interface: one module for each group of routes, and one table from outcomes to HTTP (`errors`)."""

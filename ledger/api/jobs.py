@@ -1,0 +1,303 @@
+"""Jobs: reserve, settle, release, refund, and many of them at once. Raw ASGI routes, since they are the hot ones.
+
+`JobRoutes` stands in front of Litestar and takes these few paths; the rest passes through. A request is a body decoded
+by msgspec, a command, its outcome, and a reply: measured, a framework's own handling costs more than all of that.
+(Litestar's own `@asgi` routes cannot have path parameters: version 2.25 looks those up by the method.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Annotated, Final, cast
+from urllib.parse import parse_qsl
+
+import msgspec
+from litestar import Litestar
+from litestar.enums import ScopeType
+from litestar.types import Receive, Scope, Send
+from msgspec import Meta, Struct
+
+from ledger.api import bodies
+from ledger.api.errors import ApiError, answer_of, invalid, not_found, of_exception, of_refusal
+from ledger.api.http import (
+    BATCH_BYTES_MAX,
+    Reply,
+    authenticate,
+    encode,
+    error_reply,
+    read_body,
+    reply,
+    request_id_of,
+    send_reply,
+)
+from ledger.api.services import Services
+from ledger.core.commands import (
+    ENVIRONMENTS,
+    Environment,
+    Outcome,
+    Refund,
+    Refunded,
+    Refused,
+    Release,
+    Released,
+    Replayed,
+    Reserve,
+    Reserved,
+    Settle,
+    Settled,
+)
+from ledger.engine import Unavailable
+from ledger.queries import jobs as job_queries
+from ledger.tokens import Role
+
+JobCommand = Reserve | Settle | Release | Refund
+
+COMMANDS_MAX: Final = 1_000
+
+_read_reserve = bodies.decoder(bodies.ReserveBody)
+_read_settle = bodies.decoder(bodies.SettleBody)
+_read_release = bodies.decoder(bodies.ReleaseBody)
+_read_refund = bodies.decoder(bodies.RefundBody)
+
+
+# -- one command ---------------------------------------------------------------------------------------------------
+
+
+def _reserve(account_id: str, job_id: str, body: bytes) -> Reserve:
+    return bodies.reserve_command(account_id, job_id, _read_reserve(body))
+
+
+def _settle(account_id: str, job_id: str, body: bytes) -> Settle:
+    return bodies.settle_command(account_id, job_id, _read_settle(body))
+
+
+def _release(account_id: str, job_id: str, body: bytes) -> Release:
+    return bodies.release_command(account_id, job_id, _read_release(body or b"{}"))
+
+
+def _refund(account_id: str, job_id: str, body: bytes) -> Refund:
+    return bodies.refund_command(account_id, job_id, _read_refund(body))
+
+
+Maker = Callable[[str, str, bytes], JobCommand]
+Names = tuple[str, str]
+"""The account and the job of a path, as they were sent."""
+Handler = Callable[[Services, Names, Scope, Receive], Awaitable[Reply]]
+Methods = Mapping[str, Handler]
+
+
+async def _carry_out(make: Maker, services: Services, names: Names, scope: Scope, receive: Receive) -> Reply:
+    authenticate(scope, services.settings.tokens, Role.GATEWAY)
+    account_id, job_id = _identifiers(names)
+    command = make(account_id, job_id, await read_body(scope, receive))
+    outcome = await services.engine.submit(command)
+    status, body = await _answer(services, command, outcome)
+    return reply(status, body)
+
+
+def _identifiers(names: Names) -> tuple[str, str]:
+    account_id, job_id = names
+    return bodies.identifier("account_id", account_id), bodies.identifier("job_id", job_id)
+
+
+async def _answer(services: Services, command: JobCommand, outcome: Outcome) -> tuple[int, object]:
+    """Return the status and body of an outcome; raise the error of a refusal."""
+    match outcome:
+        case Reserved():
+            return (201 if outcome.created else 200), outcome.reservation
+        case Settled() | Released():
+            return 200, outcome
+        case Refunded():
+            return (201 if outcome.created else 200), outcome.refund
+        case Refused():
+            raise of_refusal(outcome)
+        case Replayed():
+            return 200, await _replayed(services, command.account_id, outcome.job_id)
+        case _:
+            raise TypeError(f"{type(outcome).__name__} is no outcome of a job's command")
+
+
+async def _replayed(services: Services, account_id: str, job_id: str) -> object:
+    """Return the whole job as `GET` gives it: a request that was served before is answered by it (J10)."""
+    job = await job_queries.job(services.reading, account_id, job_id)
+    if job is None:
+        raise not_found(f"job {job_id}")
+    return msgspec.structs.replace(job, replayed=True)
+
+
+async def _show(services: Services, names: Names, scope: Scope, receive: Receive) -> Reply:
+    authenticate(scope, services.settings.tokens, Role.READER)
+    account_id, job_id = _identifiers(names)
+    environment = job_environment(scope["query_string"])
+    job = await job_queries.job(services.reading, account_id, job_id, environment)
+    if job is None:
+        raise not_found(f"job {job_id}")
+    return reply(200, job)
+
+
+def job_environment(query: bytes) -> Environment | None:
+    """Return the environment that a reader of one job asks for; raise `validation_error` for anything else."""
+    asked = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+    environment = asked.pop("environment", None)
+    if asked:
+        raise invalid(f"{next(iter(asked))}: unknown parameter; environment is allowed")
+    if environment is None:
+        return None
+    for known in ENVIRONMENTS:
+        if environment == known:
+            return known
+    raise invalid("environment: live or test is expected")
+
+
+# -- many commands -------------------------------------------------------------------------------------------------
+
+
+class ReserveItem(bodies.ReserveBody, tag_field="command", tag="reserve", forbid_unknown_fields=True, kw_only=True):
+    """A reservation in a batch."""
+
+    account_id: bodies.Identifier
+    job_id: bodies.Identifier
+
+
+class SettleItem(bodies.SettleBody, tag_field="command", tag="settle", forbid_unknown_fields=True, kw_only=True):
+    """A settlement in a batch."""
+
+    account_id: bodies.Identifier
+    job_id: bodies.Identifier
+
+
+class ReleaseItem(bodies.ReleaseBody, tag_field="command", tag="release", forbid_unknown_fields=True, kw_only=True):
+    """A release in a batch."""
+
+    account_id: bodies.Identifier
+    job_id: bodies.Identifier
+
+
+class RefundItem(bodies.RefundBody, tag_field="command", tag="refund", forbid_unknown_fields=True, kw_only=True):
+    """A refund in a batch."""
+
+    account_id: bodies.Identifier
+    job_id: bodies.Identifier
+
+
+Item = ReserveItem | SettleItem | ReleaseItem | RefundItem
+
+
+class BatchBody(Struct, forbid_unknown_fields=True):
+    """`POST /v1/batch`. Each command is decoded alone, so that a shapeless one does not touch its neighbours."""
+
+    commands: Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=COMMANDS_MAX)]
+
+
+class Result(Struct, frozen=True):
+    """What one command of a batch came to: what its own route would answer."""
+
+    status: int
+    body: object
+
+
+_read_batch = bodies.decoder(BatchBody, refuse_nul=False)
+_read_item = bodies.decoder(cast("type[Item]", Item))
+
+
+def _item_command(raw: msgspec.Raw) -> JobCommand:
+    item = _read_item(bytes(raw))
+    match item:
+        case ReserveItem():
+            return bodies.reserve_command(item.account_id, item.job_id, item)
+        case SettleItem():
+            return bodies.settle_command(item.account_id, item.job_id, item)
+        case ReleaseItem():
+            return bodies.release_command(item.account_id, item.job_id, item)
+        case _:
+            return bodies.refund_command(item.account_id, item.job_id, item)
+
+
+async def _batch(services: Services, names: Names, scope: Scope, receive: Receive) -> Reply:
+    """Submit every command that has a shape, in order, and answer each in its place."""
+    authenticate(scope, services.settings.tokens, Role.GATEWAY)
+    batch = _read_batch(await read_body(scope, receive, BATCH_BYTES_MAX))
+    submitted = [_submit(services, raw) for raw in batch.commands]
+    waiting = [future for _, future in submitted if isinstance(future, asyncio.Future)]
+    if waiting:
+        await asyncio.wait(waiting)
+    results = [await _result(services, command, future, scope) for command, future in submitted]
+    return Reply(200, encode({"results": results}))
+
+
+def _submit(services: Services, raw: msgspec.Raw) -> tuple[JobCommand | None, asyncio.Future[Outcome] | Exception]:
+    try:
+        command = _item_command(raw)
+        return command, services.engine.submit(command)
+    except (ApiError, Unavailable) as error:
+        return None, error
+
+
+async def _result(
+    services: Services,
+    command: JobCommand | None,
+    submitted: asyncio.Future[Outcome] | Exception,
+    scope: Scope,
+) -> Result:
+    error = submitted if isinstance(submitted, Exception) else submitted.exception()
+    if error is None and command is not None and isinstance(submitted, asyncio.Future):
+        try:
+            return Result(*await _answer(services, command, submitted.result()))
+        except ApiError as refusal:
+            error = refusal
+    assert isinstance(error, Exception)
+    known = of_exception(error)
+    return Result(known.status, answer_of(known, request_id_of(scope), services.settings.doc_base_url))
+
+
+# -- the routes ----------------------------------------------------------------------------------------------------
+
+_JOB: Final[Methods] = {"PUT": partial(_carry_out, _reserve), "GET": _show}
+_ACTIONS: Final[Mapping[str, Methods]] = {
+    "settle": {"POST": partial(_carry_out, _settle)},
+    "release": {"POST": partial(_carry_out, _release)},
+    "refunds": {"POST": partial(_carry_out, _refund)},
+}
+_BATCH: Final[Methods] = {"POST": _batch}
+
+
+class JobRoutes:
+    """ASGI application: answers `/v1/batch` and `/v1/accounts/…/jobs/…`, and hands everything else to Litestar."""
+
+    def __init__(self, app: Litestar) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
+        found = _find(scope["path"]) if scope["type"] == ScopeType.HTTP else None
+        if found is None:
+            await self._app(scope, receive, send)
+            return
+        services: Services = self._app.state.services
+        try:
+            answer = await _dispatch(services, *found, scope, receive)
+        except Exception as error:  # noqa: BLE001 - whatever it is has an answer, and is logged where it is our defect
+            answer = error_reply(error, scope, services.settings.doc_base_url)
+        await send_reply(send, answer)
+
+
+def _find(path: str) -> tuple[Methods, Names] | None:
+    if path == "/v1/batch":
+        return _BATCH, ("", "")
+    match path.split("/"):
+        case ["", "v1", "accounts", account_id, "jobs", job_id] if job_id:
+            return _JOB, (account_id, job_id)
+        case ["", "v1", "accounts", account_id, "jobs", job_id, action] if action in _ACTIONS:
+            return _ACTIONS[action], (account_id, job_id)
+    return None
+
+
+async def _dispatch(services: Services, methods: Methods, names: Names, scope: Scope, receive: Receive) -> Reply:
+    assert scope["type"] == ScopeType.HTTP
+    handler = methods.get(str(scope["method"]))
+    if handler is None:
+        allowed = ", ".join(methods)
+        raise ApiError("method_not_allowed", f"{allowed} is allowed here", headers={"Allow": allowed})
+    return await handler(services, names, scope, receive)

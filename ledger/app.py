@@ -1,0 +1,95 @@
+"""The application: its routes, and what they work with, made when it starts and closed in order when it stops."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from importlib.metadata import version
+from typing import Final
+
+import asyncpg
+from litestar import Litestar
+from litestar.types import ASGIApp
+
+from ledger import metrics
+from ledger.api import accounts, jobs, operation, prices, reading
+from ledger.api.http import BODY_BYTES_MAX, RequestIds, handle_exception
+from ledger.api.services import Services
+from ledger.database import batch_pool, operator_pool, read_engine
+from ledger.engine import Engine
+from ledger.queries import Reading
+from ledger.settings import Settings
+from pricing import catalog
+from pricing.catalog import Catalog
+
+FLUSHERS: Final = 2
+"""Batches in flight at a time: more gain nothing and make everybody wait longer (measured: see the README)."""
+
+
+@contextlib.asynccontextmanager
+async def running_app(settings: Settings) -> AsyncIterator[ASGIApp]:
+    """Run the application for these settings: connected and at work while the context is open.
+
+    Raise `InvalidCatalog` for a catalog that cannot be used, and what asyncpg raises when the database is away.
+    """
+    async with running_services(settings) as services:
+        yield make_app(services)
+
+
+def make_app(services: Services) -> ASGIApp:
+    """Return the application: request ids around the hot routes, and those around Litestar's."""
+    app = Litestar(
+        route_handlers=[*accounts.ROUTES, *reading.ROUTES, *prices.ROUTES, *operation.ROUTES],
+        exception_handlers={Exception: handle_exception},
+        request_max_body_size=BODY_BYTES_MAX,
+        openapi_config=None,
+        logging_config=None,
+    )
+    app.state.services = services
+    return RequestIds(jobs.JobRoutes(app))
+
+
+@contextlib.asynccontextmanager
+async def running_services(settings: Settings) -> AsyncIterator[Services]:
+    """Connect to the database, check the catalog against what was used, and run the engine for as long as needed."""
+    url = settings.database_url
+    assert url is not None, "serve fills the database in"
+    prices_in_use = catalog.load(settings.catalog or catalog.DEFAULT_FILE)
+    metrics.BUILD.info({"version": version("gateway-ledger")})
+    async with contextlib.AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(operator_pool(url, settings.pool_size))
+        batches = await stack.enter_async_context(batch_pool(url, FLUSHERS))
+        reading_engine = read_engine(settings.read_database_url or url, settings.read_pool_size)
+        stack.push_async_callback(reading_engine.dispose)
+        reading = Reading(reading_engine, simulated_clock=settings.simulated_clock)
+        await check_used_prices(pool, prices_in_use)
+        await set_clock(pool, simulated=settings.simulated_clock)
+        engine = Engine(
+            batches,
+            prices_in_use,
+            simulated_clock=settings.simulated_clock,
+            queue_max=settings.queue_size,
+            batch_max=settings.batch_size,
+            flushers=FLUSHERS,
+        )
+        await engine.start()
+        stack.push_async_callback(engine.stop)
+        yield Services(settings, prices_in_use, engine, pool, reading)
+
+
+async def check_used_prices(pool: asyncpg.Pool, prices_in_use: Catalog) -> None:
+    """Raise `InvalidCatalog` where the file drops or alters a version that reservations have used (P9)."""
+    for row in await pool.fetch("select version, digest from ledger.price_versions order by version"):
+        name = row["version"]
+        if name not in prices_in_use:
+            raise catalog.InvalidCatalog(f"version {name} is gone, and jobs were reserved under it")
+        if prices_in_use.version(name).digest != row["digest"]:
+            raise catalog.InvalidCatalog(f"version {name} was altered, and jobs were reserved under it")
+
+
+async def set_clock(pool: asyncpg.Pool, *, simulated: bool) -> None:
+    """Start the simulated clock at the real time, or go on where it stood; without one, time is real again."""
+    if simulated:
+        await pool.execute("insert into ledger.clock (now) values (clock_timestamp()) on conflict do nothing")
+    else:
+        await pool.execute("delete from ledger.clock")

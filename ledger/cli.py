@@ -1,0 +1,147 @@
+"""The command line. Each option can also be given as an environment variable, `LEDGER_` + its name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import uvloop
+from rich.console import Console
+
+from ledger.embedded import EmbeddedPostgresError
+from ledger.logs import configure_logs
+from ledger.settings import Settings, SettingsError, load_settings
+from ledger.tokens import Role, hash_of, new_token, variable_of
+
+if TYPE_CHECKING:
+    from ledger.serve import Started
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _setting(name: str, **attributes: Any) -> Callable[[_Command], _Command]:
+    """An option that is also `LEDGER_<NAME>`; without either, what `Settings` says holds."""
+    variable = "LEDGER_" + name.removeprefix("--").replace("-", "_").upper()
+    return click.option(name, default=None, envvar=variable, show_envvar=True, **attributes)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="gateway-ledger")
+def main() -> None:
+    """The double-entry credit ledger behind an API gateway."""
+
+
+@main.command()
+@_setting("--host", help="Address to listen on.  [default: 127.0.0.1]")
+@_setting("--port", type=int, help="Port to listen on; 0 takes a free one.  [default: 8000]")
+@_setting("--data-dir", type=Path, metavar="DIR", help="Where the embedded PostgreSQL and the tokens are.")
+@_setting("--database-url", metavar="URL", help="PostgreSQL to use, in place of the embedded one.")
+@_setting("--redis-url", metavar="URL", help="Redis, if replicas are to tell each other things.")
+@_setting("--catalog", type=Path, metavar="FILE", help="Price catalog, in place of the packaged one.")
+@_setting("--simulated-clock", is_flag=True, help="Time stands still until PUT /v1/clock moves it.")
+@_setting("--no-sweeps", is_flag=True, help="Run sweeps only when asked.")
+def serve(**options: object) -> None:
+    """Run the service, with its own PostgreSQL unless --database-url is given."""
+    from ledger.app import running_app
+    from ledger.database import MigrationError
+    from ledger.serve import ServiceStartError
+    from ledger.serve import serve as run
+    from pricing.catalog import InvalidCatalog
+
+    configure_logs()
+    settings = _settings(options)
+    try:
+        uvloop.run(run(settings, running_app, _announce))
+    except (EmbeddedPostgresError, InvalidCatalog, MigrationError, ServiceStartError, SettingsError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command()
+@_setting("--database-url", metavar="URL", help="The database, as the role that owns the tables.")
+def migrate(database_url: str | None) -> None:
+    """Bring the database to the newest version of the tables.
+
+    LEDGER_OWNER_DATABASE_URL comes before LEDGER_DATABASE_URL, so that both can be set. `serve` migrates its
+    embedded PostgreSQL by itself.
+    """
+    from ledger.database import MigrationError
+    from ledger.database import migrate as run
+
+    configure_logs()
+    settings = _settings({"database_url": database_url})
+    url = settings.owner_database_url or settings.database_url
+    if url is None:
+        raise click.UsageError("give --database-url or LEDGER_OWNER_DATABASE_URL")
+    try:
+        uvloop.run(run(url))
+    except MigrationError as error:
+        raise click.ClickException(str(error)) from error
+    Console().print("The database is up to date.")
+
+
+@main.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--url", default="http://127.0.0.1:8000", show_default=True, envvar="LEDGER_URL", show_envvar=True)
+@click.option(
+    "--speed",
+    type=click.FloatRange(min=0),
+    default=0,
+    show_default=True,
+    envvar="LEDGER_SPEED",
+    show_envvar=True,
+    help="0 = as fast as it can, 1 = the trace's own pace.",
+)
+@click.pass_context
+def replay(context: click.Context, file: Path, url: str, speed: float) -> None:
+    """Drive a running service with a request trace, and check what it answers.
+
+    The tokens are taken from LEDGER_ADMIN_TOKEN and LEDGER_GATEWAY_TOKEN.
+    """
+    from ledger.replay import run
+
+    admin_token, gateway_token = _token(Role.ADMIN), _token(Role.GATEWAY)
+    context.exit(run(file, url, speed, admin_token, gateway_token))
+
+
+@main.group()
+def tokens() -> None:
+    """Access tokens."""
+
+
+@tokens.command()
+@click.option("--role", type=click.Choice([role.value for role in Role]), required=True, envvar="LEDGER_ROLE")
+def new(role: str) -> None:
+    """Make a token, and print it with what LEDGER_TOKEN_HASHES needs of it.
+
+    The token itself is kept nowhere. LEDGER_TOKEN_HASHES lists any number of hashes, separated by commas.
+    """
+    token = new_token(Role(role))
+    click.echo(f"token  {token}")
+    click.echo(f"hash   {hash_of(token, Role(role))}")
+
+
+def _settings(options: dict[str, object]) -> Settings:
+    try:
+        return load_settings(options, os.environ)
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _token(role: Role) -> str:
+    name = variable_of(role)
+    token = os.environ.get(name)
+    if not token:
+        raise click.UsageError(f"{name} is not set: source the service's tokens.env, or ask its operator for a token")
+    return token
+
+
+def _announce(started: Started) -> None:
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(f"[bold green]Gateway Ledger[/] answers at [bold]{started.url}[/]")
+    if started.data_dir:
+        console.print("  data    ", started.data_dir, sep="", markup=False)
+    if started.tokens_file:
+        console.print("  tokens  ", started.tokens_file, sep="", markup=False)
