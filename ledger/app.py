@@ -12,7 +12,7 @@ from litestar import Litestar
 from litestar.types import ASGIApp
 
 from ledger import metrics
-from ledger.api import accounts, jobs, operation, prices, reading
+from ledger.api import accounts, jobs, openapi, operation, prices, reading
 from ledger.api.http import BODY_BYTES_MAX, RequestIds, handle_exception
 from ledger.api.services import Services
 from ledger.database import batch_pool, operator_pool, read_engine
@@ -39,7 +39,7 @@ async def running_app(settings: Settings) -> AsyncIterator[ASGIApp]:
 def make_app(services: Services) -> ASGIApp:
     """Return the application: request ids around the hot routes, and those around Litestar's."""
     app = Litestar(
-        route_handlers=[*accounts.ROUTES, *reading.ROUTES, *prices.ROUTES, *operation.ROUTES],
+        route_handlers=[*accounts.ROUTES, *reading.ROUTES, *prices.ROUTES, *operation.ROUTES, *openapi.ROUTES],
         exception_handlers={Exception: handle_exception},
         request_max_body_size=BODY_BYTES_MAX,
         openapi_config=None,

@@ -83,6 +83,25 @@ def migrate(database_url: str | None) -> None:
 
 
 @main.command()
+@_setting("--database-url", metavar="URL", help="The database, or a replica of it, as any role that can read it.")
+@click.option("--account", metavar="ID", help="One account; without it, all of them.")
+@click.pass_context
+def audit(context: click.Context, database_url: str | None, account: str | None) -> None:
+    """Check every invariant of the books, and name what is wrong.
+
+    Exits with 0 when everything adds up, 1 when something does not, 2 when there is no such account and 3 when
+    the database cannot be read. LEDGER_READ_DATABASE_URL counts where no other database is named.
+    """
+    from ledger.audit.command import run
+
+    settings = _settings({"database_url": database_url})
+    url = settings.database_url or settings.read_database_url
+    if url is None:
+        raise click.UsageError("give --database-url; a service with its own PostgreSQL answers POST /v1/audit")
+    context.exit(uvloop.run(run(url, account)))
+
+
+@main.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--url", default="http://127.0.0.1:8000", show_default=True, envvar="LEDGER_URL", show_envvar=True)
 @click.option(

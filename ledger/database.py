@@ -39,9 +39,15 @@ _BATCHES: Final = {
 }
 
 
+_READS: Final = {
+    "default_transaction_read_only": "on",
+    "enable_seqscan": "off",  # Every read reaches its rows by the account's number.
+}
+
 AWAY: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a connection that was cut in the middle of a statement
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
     asyncpg.InvalidCatalogNameError,
@@ -172,7 +178,12 @@ def read_engine(url: str, size: int) -> AsyncEngine:
         json_deserializer=str,  # JSON stays text: whoever reads it decodes what it needs
         connect_args={
             "timeout": CONNECT_SECONDS_MAX,
-            "server_settings": {**_SESSION, "default_transaction_read_only": "on", "role": SERVICE_ROLE},
+            "server_settings": {
+                **_SESSION,
+                "default_transaction_read_only": "on",
+                "enable_seqscan": "off",
+                "role": SERVICE_ROLE,
+            },
         },
     )
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from litestar import Request, Response, patch, put
 
 from ledger.api import bodies
-from ledger.api.errors import not_found, of_refusal
+from ledger.api.errors import invalid, not_found, of_refusal
 from ledger.api.http import json_response, needs, read_body, reply
 from ledger.api.services import Services, services_of
 from ledger.core.commands import (
@@ -19,6 +19,7 @@ from ledger.core.commands import (
     PutCycle,
     Refused,
 )
+from ledger.core.policies import NO_PRICE
 from ledger.queries import accounts as account_queries
 from ledger.tokens import Role
 
@@ -34,6 +35,8 @@ async def put_account(account_id: str, request: AnyRequest) -> Response[bytes]:
     """Open an account, or replace its policy."""
     services = services_of(request.scope)
     change = bodies.policy_change(_read_account(await read_body(request.scope, request.receive)))
+    if change.overage_enabled is True and not isinstance(change.credit_price_usd, int):
+        raise invalid(NO_PRICE)  # Before the account's row is made: bad input changes nothing.
     command = PutAccount(account_id=bodies.identifier("account_id", account_id), change=change)
     return await _store(services, command)
 

@@ -306,13 +306,6 @@ def micro_usd(text: str) -> int:
     return int(Decimal(text) * MICRO_USD)
 
 
-def usd_text(micro: int) -> str:
-    """Write micro-dollars as a decimal string with at least two decimals: `20.00`, `0.001`."""
-    dollars, rest = divmod(micro, MICRO_USD)
-    decimals = f"{rest:06d}".rstrip("0")
-    return f"{dollars}.{decimals.ljust(2, '0')}"
-
-
 def _quantity(value: int | float) -> int | float:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 

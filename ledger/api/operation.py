@@ -16,7 +16,7 @@ from ledger.api import bodies
 from ledger.api.errors import away, invalid, not_found
 from ledger.api.http import json_response, needs, read_body, reply
 from ledger.api.services import database_now, services_of
-from ledger.audit import audit
+from ledger.audit import AccountUnknownError, audit
 from ledger.tokens import Role
 
 READY_SECONDS_MAX: Final = 2
@@ -93,7 +93,10 @@ async def run_audit(request: AnyRequest) -> Response[bytes]:
     services = services_of(request.scope)
     body = _read_audit(await read_body(request.scope, request.receive) or b"{}")
     async with services.pool.acquire() as connection:
-        report = await audit(connection, body.account_id)
+        try:
+            report = await audit(connection, body.account_id)
+        except AccountUnknownError:
+            raise not_found(f"account {body.account_id}") from None
     return json_response(reply(200, report))
 
 

@@ -9,12 +9,12 @@ import msgspec
 from litestar import Request, Response, get
 
 from ledger.api import bodies
-from ledger.api.errors import ApiError, invalid, not_found
+from ledger.api.errors import invalid, not_found
 from ledger.api.http import json_response, needs, reply
 from ledger.api.parameters import JOB_FILTER, LIST, Parameters, month
 from ledger.api.services import services_of
 from ledger.api.tables import ROWS_PER_PAGE, Row, csv_response, one_chunk, pages, row_of, wants_csv
-from ledger.queries import DatabaseAway, InvalidCursor, NotYet, Page, PageRequest, Reading
+from ledger.queries import InvalidCursor, NotYet, Page, PageRequest, Reading
 from ledger.queries import accounts as account_queries
 from ledger.queries import jobs as job_queries
 from ledger.queries.balance import balance
@@ -28,7 +28,6 @@ AnyRequest = Request[Any, Any, Any]
 T = TypeVar("T")
 
 ACCOUNT_PATH: Final = "/v1/accounts/{account_id:str}"
-RETRY_SECONDS: Final = 1
 
 _ENTRY_COLUMNS: Final = tuple(f for f in EntryView.__struct_fields__ if f not in ("postings", "canonical"))
 _LINE_COLUMNS: Final = UsageLine.__struct_fields__
@@ -47,8 +46,6 @@ async def _found(account_id: str, read: Awaitable[T | None]) -> T:
         raise invalid("cursor: only a next_cursor of this list and account is allowed") from None
     except NotYet as error:
         raise invalid(str(error)) from None
-    except DatabaseAway as error:
-        raise ApiError("upstream_unavailable", str(error), retry_after=RETRY_SECONDS) from error
     if found is None:
         raise not_found(f"account {account_id}")
     return found

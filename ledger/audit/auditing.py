@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
+from typing import Final
 
 import asyncpg
 
@@ -13,6 +15,9 @@ from ledger.audit.books import Books
 from ledger.audit.chain import Chain
 from ledger.audit.findings import AuditReport, Findings
 from ledger.audit.reading import Connection, Reader, Row
+
+TURN_ENTRIES: Final = 500
+"""After how many entries others get their turn: some milliseconds' work."""
 
 Progress = Callable[[int], None]
 
@@ -92,8 +97,10 @@ async def _audit_account(reader: Reader, number: int, row: Row | None, findings:
             await reader.jobs.up_to(number, last),
             await reader.refunds.up_to(number, last),
         )
-        for event in chain.events(entries, postings):
+        for count, event in enumerate(chain.events(entries, postings)):
             books.enter(event)
+            if count % TURN_ENTRIES == 0:
+                await asyncio.sleep(0)
         books.note_rows_without_entries()
         progress(len(postings))
     leftover = await reader.postings.up_to(number)

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ledger.audit.auditing import AccountUnknownError, audit
-from ledger.audit.findings import AuditReport, Discrepancy
+from ledger.audit.findings import AuditReport, Discrepancy, Figure
 
 CLEAN: Final = 0
 """Exit code: everything was checked and is as it should be."""
@@ -26,6 +26,7 @@ AWAY: Final = 3
 """Exit code: the database cannot be reached or read, or went away meanwhile."""
 
 CONNECT_SECONDS_MAX: Final = 10
+HASH_CHARACTERS: Final = 64
 COUNT: Final = """
 select count(*) from ledger.postings
 where $1::text is null or account = (select account from ledger.accounts where account_id = $1)
@@ -96,8 +97,14 @@ def _table(discrepancies: list[Discrepancy]) -> Table:
         column.overflow = "fold"
     for each in discrepancies:
         cells = (each.rule, each.account_id, _place(each), each.what, each.expected, each.found)
-        table.add_row(*(escape("" if cell is None else str(cell)) for cell in cells))
+        table.add_row(*(escape(_short(cell)) for cell in cells))
     return table
+
+
+def _short(cell: Figure) -> str:
+    """Writes a figure; of a hash, which nobody reads whole, its beginning."""
+    text = "" if cell is None else str(cell)
+    return f"{text[:12]}…" if len(text) == HASH_CHARACTERS else text
 
 
 def _place(discrepancy: Discrepancy) -> str:

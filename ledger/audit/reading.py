@@ -11,8 +11,8 @@ from asyncpg.cursor import Cursor
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 Row = asyncpg.Record
 
-CHUNK_ROWS: Final = 1_000
-"""How many rows of one table are read at once: some milliseconds' work, so that others get their turn."""
+CHUNK_ROWS: Final = 5_000
+"""How many rows of one table are read at once."""
 
 ANY_NUMBER: Final = 2**63
 """Above every number that a row can have."""

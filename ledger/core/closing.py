@@ -37,17 +37,17 @@ from pricing.rating import RatedLine, rate_lines
 # -- settling ------------------------------------------------------------------------------------------------------
 
 
-def settle(account: Account, command: Settle, now: datetime, catalog: Catalog) -> Outcome:
+def settle(account: Account | None, command: Settle, now: datetime, catalog: Catalog) -> Outcome:
     """Bill a job's lines at the prices it was reserved under (P9), and return the rest of its hold (J3).
 
     Never fails for want of funds (J12).
     """
-    job = account.jobs.get(command.job_id)
-    if job is None:
-        return job_not_found(command.job_id)
-    version = catalog.version(job.price_version)
-    if refusal := fraction_refused(version, command.lines):
+    job = account.jobs.get(command.job_id) if account else None
+    version = catalog.version(job.price_version) if job else catalog.at(now)
+    if version and (refusal := fraction_refused(version, command.lines)):
         return refusal
+    if account is None or job is None or version is None:
+        return job_not_found(command.job_id)
     request = lines_fingerprint(command.lines)
     if not job.open:
         return _settled_before(job, request, now)

@@ -36,17 +36,19 @@ def decide(account: Account | None, command: Command, now: datetime, catalog: Ca
         now = max(now, account.at)
     if isinstance(command, Reserve):
         return reserving.reserve(account, command, now, catalog.at(now))
+    if isinstance(command, Settle):
+        return closing.settle(account, command, now, catalog)
+    if isinstance(command, PutGrant) and (refusal := granting.own_ids(command)):
+        return refusal
     if account is None:
         return Refused(Code.RESOURCE_NOT_FOUND, f"account {command.account_id} does not exist")
-    if isinstance(command, Settle | Release | Refund):
+    if isinstance(command, Release | Refund):
         return _decide_job(account, command, now, catalog)
     return _decide_account(account, command, now)
 
 
-def _decide_job(account: Account, command: Settle | Release | Refund, now: datetime, catalog: Catalog) -> Outcome:
+def _decide_job(account: Account, command: Release | Refund, now: datetime, catalog: Catalog) -> Outcome:
     match command:
-        case Settle():
-            return closing.settle(account, command, now, catalog)
         case Release():
             return closing.release(account, command, now)
         case Refund():

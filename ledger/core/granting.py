@@ -20,8 +20,6 @@ WELCOME_CREDITS = 3_000
 
 def put_grant(account: Account, command: PutGrant, now: datetime) -> Outcome:
     """Grant credits, which pay an overdraft first (F4), or take them away by a negative adjustment."""
-    if refusal := _own_ids(command):
-        return refusal
     request = _fingerprint(command)
     known = account.grants_by_id.get(command.grant_id)
     if known is not None:
@@ -74,7 +72,8 @@ def grant_welcome(account: Account, now: datetime) -> bool:
     return True
 
 
-def _own_ids(command: PutGrant) -> Refused | None:
+def own_ids(command: PutGrant) -> Refused | None:
+    """Refuse what only the service itself grants: a matter of shape, judged before anything else."""
     if command.kind == "welcome":
         return Refused(Code.VALIDATION_ERROR, "kind: the welcome is never granted by hand")
     if command.grant_id == WELCOME_ID or command.grant_id.startswith(REFUND_GRANT_PREFIX):

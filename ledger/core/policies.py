@@ -25,6 +25,9 @@ from ledger.core.commands import (
 from ledger.core.granting import grant_welcome
 from ledger.core.overage import paid_cycles
 
+NO_PRICE = "overage.credit_price_usd: overage cannot be enabled without it"
+"""Why a policy is refused that switches overage on without the price of a credit (O7)."""
+
 T = TypeVar("T")
 
 
@@ -53,7 +56,7 @@ def put_cycle(account: Account, command: PutCycle, now: datetime) -> Outcome:
 def _store(account: Account, base: Policy, change: PolicyChange, now: datetime) -> Outcome:
     policy = _changed(base, change)
     if policy.overage_enabled and policy.credit_price_usd is None:
-        return Refused(Code.VALIDATION_ERROR, "overage.credit_price_usd: overage cannot be enabled without it")
+        return Refused(Code.VALIDATION_ERROR, NO_PRICE)
     account.policy = policy
     account.changes.policy = True
     grant_welcome(account, now)

@@ -143,9 +143,7 @@ def make_folder(path: Path) -> Path:
 def _place_of_root(data_dir: Path, system_dir: Path) -> Place:
     cluster = _chosen_cluster(data_dir)
     if cluster and cluster.stat().st_uid != 0:
-        raise EmbeddedPostgresError(
-            f"{cluster} belongs to a user: start the service as that user, not as root"
-        )
+        raise EmbeddedPostgresError(f"{cluster} belongs to a user: start the service as that user, not as root")
     user = _owner(cluster / "data") if cluster and (cluster / "data").exists() else _system_user()
     if cluster is None and user.can_reach(data_dir):
         cluster = data_dir / "postgresql"

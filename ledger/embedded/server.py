@@ -32,9 +32,7 @@ STOP_SECONDS_MAX: Final = 30.0
 WATCH_INTERVAL_SECONDS: Final = 0.5
 RESTART_DELAY_SECONDS_MAX: Final = 30.0
 
-_HBA: Final = (
-    "# The socket's folder can be entered by one user alone: that is the password.\nlocal all all trust\n"
-)
+_HBA: Final = "# The socket's folder can be entered by one user alone: that is the password.\nlocal all all trust\n"
 
 log = structlog.get_logger(__name__)
 
@@ -62,9 +60,7 @@ class EmbeddedPostgres:
       never used.
     """
 
-    def __init__(
-        self, data_dir: Path, *, programs: Path | None = None, system_dir: Path = SYSTEM_DIR
-    ) -> None:
+    def __init__(self, data_dir: Path, *, programs: Path | None = None, system_dir: Path = SYSTEM_DIR) -> None:
         """Takes the data directory, and optionally a folder with PostgreSQL's programs (not the wheel's)."""
         self._data_dir = data_dir
         self._chosen_programs = programs
@@ -229,8 +225,7 @@ def _take_lock(data_dir: Path) -> IO[str]:
         holder = file.read().strip() or "unknown"
         file.close()
         raise EmbeddedPostgresError(
-            f"another gateway-ledger (process {holder}) is using {data_dir}: "
-            "stop it, or choose another --data-dir"
+            f"another gateway-ledger (process {holder}) is using {data_dir}: stop it, or choose another --data-dir"
         ) from None
     file.truncate(0)
     file.write(str(os.getpid()))

@@ -5,34 +5,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
-import asyncpg
 import msgspec
 from sqlalchemy import BigInteger, Row, Select, case, func, literal, select
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from ledger import schema
 from ledger.core.account import Account
 from ledger.core.timeline import bring_up_to
+from ledger.database import is_away
 from ledger.store.loading import load_one
 
 AnyRow = Row[*tuple[Any, ...]]
 AnySelect = Select[*tuple[Any, ...]]
-
-AWAY: Final = (
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.OperatorInterventionError,
-    asyncpg.InsufficientResourcesError,
-    asyncpg.TransactionRollbackError,
-    asyncpg.InvalidCatalogNameError,
-    OSError,
-    TimeoutError,
-)
-"""What says that the database is away, or (a replica) had no time for this read: trying again may help."""
 
 
 class DatabaseAway(Exception):
@@ -66,18 +52,10 @@ class Reading:
         try:
             async with self._engine.connect() as connection:
                 yield Snapshot(connection, simulated_clock=self._simulated_clock)
-        except (*AWAY, DBAPIError, NoConnectionFree) as error:
-            if _is_away(error):
+        except Exception as error:
+            if is_away(error):
                 raise DatabaseAway("the database is away") from error
             raise
-
-
-def _is_away(error: Exception) -> bool:
-    """Tell a database that is away from a defect of ours; SQLAlchemy wraps what asyncpg raised twice."""
-    if isinstance(error, DBAPIError):
-        cause = error.orig and error.orig.__cause__
-        return error.connection_invalidated or isinstance(cause, AWAY)
-    return not isinstance(error, ValueError)
 
 
 class Snapshot:

@@ -143,6 +143,7 @@ class _Reader:
         )
         for row in rows:
             self._take_job(row, batch)
+        self._note_backlogs(batch)
 
     def _take_job(self, row: Row, batch: Batch) -> Job:
         key = (row["account"], row["number"])
@@ -155,9 +156,19 @@ class _Reader:
             account.keys[job.environment, job.idempotency_key] = job
         if job.open and job.expires_at <= batch.now:
             account.due[job.number] = job
-            if self._due_max is not None and len(account.due) >= self._due_max:
-                batch.backlog[account.account_id] = max(j.expires_at for j in account.due.values())
         return job
+
+    def _note_backlogs(self, batch: Batch) -> None:
+        """Note the accounts with more due holds than were read, and the deadline up to which all of them were.
+
+        A job that a command names may be due later than that: it waits for the next batch like the rest.
+        """
+        if self._due_max is None:
+            return
+        for account in batch.accounts.values():
+            if len(account.due) >= self._due_max:
+                deadlines = sorted(job.expires_at for job in account.due.values())
+                batch.backlog[account.account_id] = deadlines[self._due_max - 1]
 
     async def grants(self, batch: Batch, commands: list[Command]) -> None:
         """Read what can be spent or can come back: live grants, those named, and those that paid what is refunded."""

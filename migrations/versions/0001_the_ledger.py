@@ -245,7 +245,8 @@ create table ledger.postings (
 );
 
 -- A1: an entry is written whole, with its postings, or not at all ...
-create function ledger.check_entries() returns trigger language plpgsql as $$
+create function ledger.check_entries() returns trigger language plpgsql
+    set search_path = pg_catalog, pg_temp as $$
 begin
     if exists (
         select from written w where w.postings <> (
@@ -257,7 +258,8 @@ begin
     end if;
     return null;
 end $$;
-create function ledger.check_postings() returns trigger language plpgsql as $$
+create function ledger.check_postings() returns trigger language plpgsql
+    set search_path = pg_catalog, pg_temp as $$
 begin
     if exists (
         select from (select account, sequence from written group by account, sequence) w
@@ -276,7 +278,8 @@ create trigger postings_whole after insert on ledger.postings
     referencing new table as written for each statement execute function ledger.check_postings();
 
 -- ... and nobody changes or deletes it, not even the owner by an ordinary statement.
-create function ledger.refuse_change() returns trigger language plpgsql as $$
+create function ledger.refuse_change() returns trigger language plpgsql
+    set search_path = pg_catalog, pg_temp as $$
 begin
     raise exception '% is append-only', tg_table_name using errcode = 'integrity_constraint_violation';
 end $$;

@@ -277,3 +277,9 @@ async def test_bad_batches(client: Client) -> None:
     for body in bad:
         answer = await client.call("POST", "/v1/batch", body)
         assert (answer.status, answer.code) == (400, "validation_error"), body
+
+
+async def test_a_refused_account_is_not_opened(client: Client) -> None:
+    body = {"module_enabled": True, "overage": {"enabled": True}}
+    assert (await client.call("PUT", "/v1/accounts/never", body)).code == "validation_error"
+    assert (await client.get("/v1/accounts/never")).status == 404

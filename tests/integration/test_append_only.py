@@ -241,3 +241,20 @@ async def test_the_service_has_no_rights_that_it_does_not_need(service: asyncpg.
     assert facts is not None
     assert not any(facts)
     assert not await service.fetchval("select has_schema_privilege('ledger', 'create')")
+
+
+async def test_operators_of_the_services_own_do_not_fool_the_triggers(
+    owner: asyncpg.Connection, service: asyncpg.Connection
+) -> None:
+    """A1: with a schema of its own, the service could put other operators before PostgreSQL's; triggers do not look."""
+    await owner.execute("create schema s; grant create, usage on schema s to ledger_service")
+    await service.execute(
+        "create function s.never(smallint, bigint) returns boolean language sql as 'select false';"
+        "create operator s.<> (leftarg = smallint, rightarg = bigint, function = s.never);"
+        "set search_path = s, pg_catalog"
+    )
+    await _refused(
+        service,
+        "insert into ledger.entries (account, sequence, kind, at, postings, hash)"
+        " values (1, 999999, 'grant', now(), 1, decode(repeat('00', 32), 'hex'))",
+    )

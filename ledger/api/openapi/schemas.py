@@ -16,7 +16,7 @@ from msgspec import NODEFAULT, Raw, Struct
 from ledger.api import bodies, jobs
 from ledger.api.errors import STATUS, ErrorAnswer
 from ledger.api.openapi.fields import FIELDS
-from ledger.core import commands
+from ledger.api.parameters import STATUSES
 from ledger.core.commands import CycleDone, GrantDone, RefundDone, Released, Reservation, Settled
 from ledger.queries.jobs import JobView
 from ledger.queries.journal import EntryView
@@ -88,19 +88,33 @@ def reference(kind: type) -> Schema:
     return {"$ref": REFERENCE.format(name=kind.__name__)}
 
 
+_INSTANTS: Final = ("at", "now", "effective_from")
+"""Fields that are instants and do not end in `_at`. Every instant is in UTC, with `Z`."""
+
 _METADATA: Final[Schema] = {"type": ["object", "null"], "maxProperties": bodies.METADATA_KEYS_MAX}
-_FIGURES: Final[Schema] = {
+_FIGURES: Final = (
+    "required_credits",
+    "available_credits",
+    "overdraft_credits",
+    "cap_credits",
+    "overage_credits",
+    "remaining_credits",
+    "period_credits",
+    "credits_charged",
+    "refundable_credits",
+    "limit",
+    "open",
+    "retry_after",
+)
+"""The whole numbers among the details of errors."""
+
+_DETAILS: Final[Schema] = {
     "type": "object",
     "properties": {
-        **dict.fromkeys(("required_credits", "available_credits", "overdraft_credits"), {"type": "integer"}),
-        **dict.fromkeys(("cap_credits", "overage_credits"), {"type": "integer"}),
-        **dict.fromkeys(("remaining_credits", "period_credits"), {"type": "integer"}),
-        **dict.fromkeys(("credits_charged", "refundable_credits"), {"type": "integer"}),
-        **dict.fromkeys(("limit", "open"), {"type": "integer"}),
+        **{name: {"type": ["integer", "null"] if name == "cap_credits" else "integer"} for name in _FIGURES},
         "resets_at": {"type": "string", "format": "date-time"},
-        "retry_after": {"type": "integer", "minimum": 1},
         "job_id": {"type": "string"},
-        "status": {"enum": list(commands.JobStatus.__args__)},  # type: ignore[attr-defined]
+        "status": {"enum": [*STATUSES]},
         "operation": {"type": "string"},
     },
 }
@@ -117,26 +131,56 @@ _MORE: Final[Mapping[str, Schema]] = {
             },
         }
     },
-    "Result.body": {"anyOf": [reference(outcome) for outcome in _OUTCOMES]},
     "ErrorBody.code": {"enum": sorted(STATUS)},
     "ErrorBody.doc_url": {"format": "uri"},
-    "ErrorBody.details": _FIGURES,
+    "ErrorBody.details": _DETAILS,
 }
 
 
 def schemas_of(kinds: Iterable[type]) -> tuple[dict[type, Schema], dict[str, Schema]]:
     """Return the schema of each type, and the components that they refer to."""
     wanted = list(dict.fromkeys([*kinds, *ITEMS, *_OUTCOMES]))
-    schemas, components = msgspec.json.schema_components(wanted, ref_template=REFERENCE)
+    schemas, components = msgspec.json.schema_components(wanted, schema_hook=_outcome, ref_template=REFERENCE)
     for name, component in components.items():
+        if name in FIELDS:
+            component["description"] = FIELDS[name]
         for field, schema in component.get("properties", {}).items():
-            _describe(schema, name, field)
+            _complete(schema, name, field)
     return dict(zip(wanted, schemas, strict=True)), components
 
 
-def _describe(schema: Schema, name: str, field: str) -> None:
+def _outcome(kind: type) -> Schema:
+    """Return the schema of `object`: the one body that is declared so is what a command of a batch came to."""
+    assert kind is object
+    return {"anyOf": [reference(outcome) for outcome in _OUTCOMES]}
+
+
+def _complete(schema: Schema, name: str, field: str) -> None:
+    """Say of a field what its type in Python does not."""
     key = f"{name}.{field}"
-    schema.update(_MORE.get(key, {}))
-    description = FIELDS.get(key) or FIELDS.get(field)
-    if description is not None:
+    if field.endswith("_at") or field in _INSTANTS:
+        _one_of(schema, "string")["format"] = "date-time"
+    if {"integer", "number"} <= {option.get("type") for option in schema.get("anyOf", ())}:
+        _one_number(schema, "number" if field.endswith("quantity") else "integer")
+    if key in _MORE:
+        schema.pop("anyOf", None)
+        schema.update(_MORE[key])
+    if description := FIELDS.get(key) or FIELDS.get(field):
         schema["description"] = description
+
+
+def _one_of(schema: Schema, kind: str) -> Schema:
+    """Return the option of a schema that is of a type: itself, where it has no others."""
+    options: list[Schema] = schema.get("anyOf", [schema])
+    return next(option for option in options if option.get("type") == kind)
+
+
+def _one_number(schema: Schema, kind: str) -> None:
+    """Keep one of the two ways to write a number: JSON Schema takes `2.0` for an integer, as we do."""
+    others = [option for option in schema["anyOf"] if option.get("type") not in ("integer", "number")]
+    kept = _one_of(schema, kind)
+    if others:
+        schema["anyOf"] = [kept, *others]
+    else:
+        del schema["anyOf"]
+        schema.update(kept)

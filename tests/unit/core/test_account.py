@@ -119,13 +119,14 @@ def test_a_grant_is_over_from_its_end_on(until: str | None, at: str, ended: bool
 
 
 def test_a_grant_is_live_while_something_is_free_or_held() -> None:
-    """F2."""
+    """F2: be it a single credit."""
     world = World()
-    world.open_account(10)
+    world.open_account(1)
     grant = world.acme.grants_by_id["start"]
-    world.reserves("j", characters(10))
-    assert (grant.remaining, grant.held, grant.live) == (0, 10, True)
-    world.settles("j", characters(10))
+    assert (grant.remaining, grant.held, grant.live) == (1, 0, True)
+    world.reserves("j", characters(1))
+    assert (grant.remaining, grant.held, grant.live) == (0, 1, True)
+    world.settles("j", characters(1))
     assert (grant.remaining, grant.held, grant.live) == (0, 0, False)
 
 

@@ -1,0 +1,162 @@
+"""The batcher on a real database: backlogs, defects, lost connections, fairness, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from ledger import engine as engine_module
+from ledger.core.commands import (
+    BringUp,
+    BroughtUp,
+    Line,
+    Outcome,
+    PolicyChange,
+    PutAccount,
+    PutGrant,
+    QuotaChange,
+    Reserve,
+    Reserved,
+    Settle,
+    Settled,
+)
+from ledger.core.decide import decide
+from ledger.database import batch_pool
+from ledger.embedded import ConnectionUrls
+from ledger.engine import CommandFailed, Engine, QueueFull
+from pricing import catalog
+
+TURN = (Line("agent_turn", 1),)
+
+
+@pytest.fixture
+async def pool(database: ConnectionUrls) -> AsyncIterator[asyncpg.Pool]:
+    async with batch_pool(database.service, 2) as opened:
+        await opened.execute("insert into ledger.clock (now) values (clock_timestamp())")
+        yield opened
+
+
+@pytest.fixture
+async def engine(pool: asyncpg.Pool) -> AsyncIterator[Engine]:
+    running = Engine(pool, catalog.load(), simulated_clock=True)
+    await running.start()
+    yield running
+    await running.stop()
+
+
+async def open_account(engine: Engine, account_id: str) -> None:
+    quota = QuotaChange(max_requests=100_000)
+    await engine.execute(
+        PutAccount(account_id=account_id, change=PolicyChange(module_enabled=True, quotas={"live": quota}))
+    )
+    await engine.execute(PutGrant(account_id=account_id, grant_id="g", kind="purchase", credits=10**6))
+
+
+def reserve(account_id: str, job_id: str, ttl_seconds: int = 900) -> Reserve:
+    return Reserve(account_id=account_id, job_id=job_id, environment="live", lines=TURN, ttl_seconds=ttl_seconds)
+
+
+def settle(account_id: str, job_id: str) -> Settle:
+    return Settle(account_id=account_id, job_id=job_id, lines=TURN)
+
+
+async def wait_for(engine: Engine, commands: list[Reserve] | list[Settle]) -> list[Outcome]:
+    return await asyncio.gather(*(engine.submit(command) for command in commands))
+
+
+async def advance(pool: asyncpg.Pool, seconds: int) -> None:
+    await pool.execute("update ledger.clock set now = now + $1", timedelta(seconds=seconds))
+
+
+async def test_a_backlog_is_entered_in_the_order_of_its_deadlines(engine: Engine, pool: asyncpg.Pool) -> None:
+    """T1: 1,100 holds are due, more than a batch ends, and a command names the one that is due last."""
+    await open_account(engine, "a")
+    holds = 1_100
+    await wait_for(engine, [reserve("a", f"j{n}", ttl_seconds=60 + n) for n in range(holds)])
+    await advance(pool, 86_400)
+    outcomes = await wait_for(engine, [settle("a", f"j{holds - 1}"), settle("a", "j0")])
+    assert [getattr(outcome, "code", None) for outcome in outcomes] == ["job_not_completed"] * 2
+    rows = await pool.fetch("select at, kind from ledger.entries order by sequence")
+    instants = [row["at"] for row in rows]
+    assert instants == sorted(instants)
+    assert sum(row["kind"] == "expire" for row in rows) == holds
+    assert await pool.fetchval("select count(*) from ledger.holds") == 0
+
+
+async def test_a_command_that_fails_harms_no_neighbour(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Design: one poisoned command of a batch is found by halving it, and nothing of it is written."""
+    await open_account(engine, "a")
+
+    def poisoned(account: object, command: object, *rest: object) -> Outcome:
+        if getattr(command, "job_id", "") == "bad":
+            raise ZeroDivisionError
+        return decide(account, command, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine_module, "decide", poisoned)
+    futures = [engine.submit(reserve("a", job)) for job in ("j1", "j2", "bad", "j3", "j4")]
+    done = await asyncio.gather(*futures, return_exceptions=True)
+    assert isinstance(done.pop(2), CommandFailed)
+    assert all(isinstance(outcome, Reserved) and outcome.created for outcome in done)
+
+
+async def test_lost_connections_are_replaced(engine: Engine, pool: asyncpg.Pool, database: ConnectionUrls) -> None:
+    await open_account(engine, "a")
+    killer = await asyncpg.connect(database.service)
+    for n in range(5):
+        await killer.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid() and usename = current_user"
+        )
+        outcome = await engine.execute(reserve("a", f"j{n}"))
+        assert isinstance(outcome, Reserved)
+    await killer.close()
+
+
+async def test_commands_of_an_account_keep_their_order(engine: Engine) -> None:
+    await open_account(engine, "a")
+    futures = [engine.submit(command) for n in range(200) for command in (reserve("a", f"j{n}"), settle("a", f"j{n}"))]
+    outcomes = await asyncio.gather(*futures)
+    assert [type(outcome) for outcome in outcomes] == [Reserved, Settled] * 200
+
+
+async def test_a_busy_account_does_not_hold_up_a_quiet_one(engine: Engine) -> None:
+    """Accounts take turns: a quiet account's one command does not wait for a thousand of another."""
+    await open_account(engine, "busy")
+    await open_account(engine, "quiet")
+    busy = [engine.submit(reserve("busy", f"j{n}")) for n in range(2_000)]
+    await engine.submit(reserve("quiet", "j"))
+    waiting = sum(not future.done() for future in busy)
+    assert waiting > 1_000
+    await asyncio.gather(*busy)
+
+
+async def test_stopping_finishes_what_was_accepted(pool: asyncpg.Pool) -> None:
+    engine = Engine(pool, catalog.load(), simulated_clock=True)
+    await engine.start()
+    await open_account(engine, "a")
+    futures = [engine.submit(reserve("a", f"j{n}")) for n in range(500)]
+    await engine.stop()
+    assert all(isinstance(future.result(), Reserved) for future in futures)
+    with pytest.raises(QueueFull):
+        engine.submit(reserve("a", "late"))
+
+
+async def test_a_caller_that_goes_away_changes_nothing(engine: Engine) -> None:
+    await open_account(engine, "a")
+    future = engine.submit(reserve("a", "j"))
+    future.cancel()
+    outcome = await engine.execute(reserve("a", "j"))
+    assert isinstance(outcome, Reserved)
+    assert outcome.created is False
+
+
+async def test_bringing_up_says_what_it_entered(engine: Engine, pool: asyncpg.Pool) -> None:
+    await open_account(engine, "a")
+    await engine.execute(reserve("a", "j", ttl_seconds=5))
+    await advance(pool, 10)
+    assert await engine.execute(BringUp(account_id="a")) == BroughtUp(holds_expired=1, credits_returned=11)
+    assert await engine.execute(BringUp(account_id="a")) == BroughtUp()
