@@ -4,6 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
 ARGS ?=
+MONEY := tests/unit/pricing tests/unit/core tests/unit/scenarios
 
 .PHONY: install install-dev serve test check format lock clean
 
@@ -36,6 +37,7 @@ check: install-dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/pytest -q $(MONEY) --cov=pricing --cov=ledger.core --cov-branch --cov-report=term-missing --cov-fail-under=100
 
 format: install-dev
 	$(BIN)/ruff check --fix

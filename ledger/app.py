@@ -59,22 +59,33 @@ async def running_services(settings: Settings) -> AsyncIterator[Services]:
     async with contextlib.AsyncExitStack() as stack:
         pool = await stack.enter_async_context(operator_pool(url, settings.pool_size))
         batches = await stack.enter_async_context(batch_pool(url, FLUSHERS))
-        reading_engine = read_engine(settings.read_database_url or url, settings.read_pool_size)
-        stack.push_async_callback(reading_engine.dispose)
-        reading = Reading(reading_engine, simulated_clock=settings.simulated_clock)
+        primary = await stack.enter_async_context(_reading(url, settings))
+        reading = primary
+        if settings.read_database_url is not None:
+            reading = await stack.enter_async_context(_reading(settings.read_database_url, settings))
         await check_used_prices(pool, prices_in_use)
         await set_clock(pool, simulated=settings.simulated_clock)
         engine = Engine(
             batches,
             prices_in_use,
             simulated_clock=settings.simulated_clock,
+            thresholds=settings.thresholds,
             queue_max=settings.queue_size,
             batch_max=settings.batch_size,
             flushers=FLUSHERS,
         )
         await engine.start()
         stack.push_async_callback(engine.stop)
-        yield Services(settings, prices_in_use, engine, pool, reading)
+        yield Services(settings, prices_in_use, engine, pool, reading, primary)
+
+
+@contextlib.asynccontextmanager
+async def _reading(url: str, settings: Settings) -> AsyncIterator[Reading]:
+    engine = read_engine(url, settings.read_pool_size)
+    try:
+        yield Reading(engine, simulated_clock=settings.simulated_clock)
+    finally:
+        await engine.dispose()
 
 
 async def check_used_prices(pool: asyncpg.Pool, prices_in_use: Catalog) -> None:

@@ -17,7 +17,7 @@ import asyncpg
 import structlog
 
 from ledger import metrics, store
-from ledger.core.commands import Command, Outcome, Refused
+from ledger.core.commands import BringUp, Command, Outcome, Refused
 from ledger.core.decide import decide
 from ledger.core.timeline import bring_up_to
 from ledger.database import AGAIN, AWAY, is_away
@@ -113,6 +113,7 @@ class Engine:
         catalog: Catalog,
         *,
         simulated_clock: bool = False,
+        thresholds: tuple[int, ...] = (80, 95),
         queue_max: int = 10_000,
         batch_max: int = 256,
         flushers: int = 2,
@@ -120,6 +121,7 @@ class Engine:
         self._pool = pool
         self._catalog = catalog
         self._simulated_clock = simulated_clock
+        self._thresholds = thresholds
         self._queue_max = queue_max
         self._batch_max = batch_max
         self._flushers = flushers
@@ -237,6 +239,7 @@ class Engine:
             async with self._pool.acquire(timeout=ACQUIRE_SECONDS_MAX) as connection, connection.transaction():
                 batch = await store.load(connection, commands, simulated_clock=self._simulated_clock)
                 for account in batch.accounts.values():
+                    account.thresholds = self._thresholds
                     bring_up_to(account, batch.backlog.get(account.account_id, batch.now))
                 outcomes = [self._decide(batch, command) for command in commands]
                 await store.write(connection, batch.accounts.values(), self._unused_prices)
@@ -248,7 +251,11 @@ class Engine:
 
     def _decide(self, batch: store.Batch, command: Command) -> Outcome | None:
         if command.account_id in batch.backlog:
-            return None
+            if not isinstance(command, BringUp):
+                return None
+            entered = batch.accounts[command.account_id].brought_up
+            entered.more = True
+            return entered
         return decide(batch.accounts.get(command.account_id), command, batch.now, self._catalog)
 
     def _note_prices(self, batch: store.Batch) -> None:

@@ -77,8 +77,23 @@ accounts: Final = Table(
     Column("credit_price_usd", BigInteger, comment="micro-dollars for one credit (O7)"),
     _count("paid_cycles", Integer),
     _instant("welcome_at", nullable=True),
+    Column("closed_through", Text, comment="the last month whose statement is closed (V6)"),
+    Column("deletion_code", Text),
+    Column("deletion_status", Text),
+    _instant("deletion_requested_at", nullable=True),
+    _instant("deletion_executes_at", nullable=True),
     PrimaryKeyConstraint("account", name="accounts_pkey"),
     UniqueConstraint("account_id", name="accounts_account_id_key"),
+    UniqueConstraint("deletion_code", name="accounts_deletion_code_key"),
+    CheckConstraint(
+        "deletion_status in ('pending', 'cancelled', 'deleting', 'executed')", name="accounts_deletion_status_check"
+    ),
+    Index(
+        "accounts_welcome_idx",
+        "account",
+        postgresql_where=text("welcome_at is null and module_enabled and payment_method_verified and not suspended"),
+    ),
+    Index("accounts_deletion_idx", "account", postgresql_where=text("deletion_status in ('pending', 'deleting')")),
     CheckConstraint("cap_usd >= 0", name="accounts_cap_usd_check"),
     CheckConstraint("credit_price_usd > 0", name="accounts_credit_price_usd_check"),
     CheckConstraint("credit_price_usd is not null or not overage_enabled", name="accounts_overage_needs_price"),
@@ -98,6 +113,8 @@ balances: Final = Table(
     _count("live_calls", Integer),
     _count("test_requests", Integer),
     _count("test_calls", Integer),
+    _count("last_grant"),
+    Column("exhausted_after", BigInteger),
     PrimaryKeyConstraint("account", name="balances_pkey"),
     ForeignKeyConstraint(["account"], [accounts.c.account], name="balances_account_fkey"),
     CheckConstraint("available >= 0", name="balances_available_check"),
@@ -328,6 +345,11 @@ periods: Final = Table(
     _count("refunded"),
     _count("refunded_to_balance"),
     _count("expired"),
+    _count("adjusted_up"),
+    Column("opening", BigInteger),
+    _count("threshold_raised", Integer),
+    _switch("cap_raised"),
+    _instant("closed_at", nullable=True),
     PrimaryKeyConstraint("account", "period", name="periods_pkey"),
     CheckConstraint(f"period ~ {_PERIOD_PATTERN}", name="periods_period_check"),
     CheckConstraint(
@@ -336,6 +358,17 @@ periods: Final = Table(
         name="periods_figures_check",
     ),
     postgresql_with={"fillfactor": 50},
+)
+
+statements: Final = Table(
+    "statements",
+    metadata,
+    _key("account"),
+    _key("period", Text),
+    _needed("statement", JSON),
+    _instant("closed_at"),
+    PrimaryKeyConstraint("account", "period", name="statements_pkey"),
+    comment="the statements of closed months, as they stay",
 )
 
 usage_totals: Final = Table(
@@ -371,9 +404,41 @@ usage_records: Final = Table(
     Column("latency_ms", Integer),
     Column("key_prefix", Text),
     PrimaryKeyConstraint("account", "closed_at", "job", name="usage_records_pkey"),
+    Index("usage_records_closed_at_idx", "closed_at", postgresql_using="brin"),
 )
 
 # -- prices and time -----------------------------------------------------------------------------------------------
+
+events: Final = Table(
+    "events",
+    metadata,
+    Column("position", BigInteger, Identity(always=True), nullable=False),
+    _needed("account", BigInteger),
+    _needed("id", Text),
+    _needed("once", Text, comment="what is never told a second time"),
+    _needed("type", Text),
+    _needed("environment", Text),
+    _instant("created"),
+    _needed("data", JSON),
+    PrimaryKeyConstraint("position", name="events_pkey"),
+    UniqueConstraint("id", name="events_id_key"),
+    UniqueConstraint("account", "once", name="events_once_key"),
+    CheckConstraint(_ENVIRONMENTS, name="events_environment_check"),
+    Index("events_account_idx", "account", "position"),
+)
+
+sweeps: Final = Table(
+    "sweeps",
+    metadata,
+    _key("name", Text),
+    _instant("started_at"),
+    _instant("finished_at", nullable=True),
+    _instant("succeeded_at", nullable=True),
+    Column("counts", JSON),
+    Column("error", Text),
+    PrimaryKeyConstraint("name", name="sweeps_pkey"),
+    comment="the last run of each sweep",
+)
 
 price_versions: Final = Table(
     "price_versions",

@@ -131,9 +131,29 @@ def _version(raw: _Version) -> CatalogVersion:
     for name, price in prices.items():
         if not OPERATION_NAME.fullmatch(name):
             raise InvalidCatalog(f"version {raw.version}: {name!r} is not an operation name")
-        if price.transfer_to is not None and price.slot != "call":
-            raise InvalidCatalog(f"version {raw.version}: {name} is no call and cannot be transferred")
-    return CatalogVersion(version=raw.version, effective_from=raw.effective_from.astimezone(UTC), prices=prices)
+        if raw.operations[name].operation:
+            raise InvalidCatalog(f"version {raw.version}: {name} is named by its table, not by a key in it")
+        if price.transfer_to is not None:
+            _check_transfer(raw.version, price, prices.get(price.transfer_to))
+    return CatalogVersion(version=raw.version, effective_from=_in_utc(raw), prices=prices)
+
+
+def _in_utc(raw: _Version) -> datetime:
+    try:
+        return raw.effective_from.astimezone(UTC)
+    except OverflowError:
+        raise InvalidCatalog(f"version {raw.version}: effective_from is out of range") from None
+
+
+def _check_transfer(version: str, call: Price, bridged: Price | None) -> None:
+    """Refuse a transfer that the hold of P10 would not cover: its two parts are counted in the same minutes."""
+    what = f"version {version}: {call.operation}"
+    if call.slot != "call":
+        raise InvalidCatalog(f"{what} is no call and cannot be transferred")
+    if bridged is None:
+        raise InvalidCatalog(f"{what} is transferred to {call.transfer_to}, which has no price")
+    if call.per != bridged.per or call.minimum != 1 or bridged.minimum != 1:
+        raise InvalidCatalog(f"{what} and {bridged.operation} need the same `per` and a minimum of 1")
 
 
 def _refuse_repeated(names: list[str], what: str) -> None:

@@ -55,7 +55,7 @@ async def _store(services: Services, command: PutAccount | PatchAccount) -> Resp
     if isinstance(outcome, Refused):
         raise of_refusal(outcome)
     assert isinstance(outcome, AccountStored)
-    account = await account_queries.account(services.reading, command.account_id)
+    account = await account_queries.account(services.primary, command.account_id)
     if account is None:
         raise not_found(f"account {command.account_id}")
     return json_response(reply(201 if outcome.created else 200, account))

@@ -32,7 +32,7 @@ from ledger.core.overage import MICRO_USD, CycleStatus
 IDENTIFIER: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}(?![\s\S])"
 OPERATION: Final = r"^[a-z][a-z0-9_]{0,63}(?![\s\S])"
 USD: Final = r"^[0-9]{1,11}(\.[0-9]{1,6})?(?![\s\S])"
-MONTH: Final = r"^(?!0000)[0-9]{4}-(0[1-9]|1[0-2])(?![\s\S])"
+MONTH: Final = r"^(?!0000|9999)[0-9]{4}-(0[1-9]|1[0-2])(?![\s\S])"
 
 RESULT_BYTES_MAX: Final = 256 * 1024
 METADATA_BYTES_MAX: Final = 4 * 1024

@@ -49,6 +49,7 @@ from ledger.core.commands import (
     Settled,
 )
 from ledger.engine import Unavailable
+from ledger.queries import DatabaseAway
 from ledger.queries import jobs as job_queries
 from ledger.tokens import Role
 
@@ -121,7 +122,7 @@ async def _answer(services: Services, command: JobCommand, outcome: Outcome) -> 
 
 async def _replayed(services: Services, account_id: str, job_id: str) -> object:
     """Return the whole job as `GET` gives it: a request that was served before is answered by it (J10)."""
-    job = await job_queries.job(services.reading, account_id, job_id)
+    job = await job_queries.job(services.primary, account_id, job_id)
     if job is None:
         raise not_found(f"job {job_id}")
     return msgspec.structs.replace(job, replayed=True)
@@ -139,10 +140,11 @@ async def _show(services: Services, names: Names, scope: Scope, receive: Receive
 
 def job_environment(query: bytes) -> Environment | None:
     """Return the environment that a reader of one job asks for; raise `validation_error` for anything else."""
-    asked = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
-    environment = asked.pop("environment", None)
-    if asked:
-        raise invalid(f"{next(iter(asked))}: unknown parameter; environment is allowed")
+    given = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    bodies.known_parameters([name for name, _ in given], "environment")
+    if len(given) > 1:
+        raise invalid("environment: given more than once")
+    environment = dict(given).get("environment")
     if environment is None:
         return None
     for known in ENVIRONMENTS:
@@ -245,7 +247,7 @@ async def _result(
     if error is None and command is not None and isinstance(submitted, asyncio.Future):
         try:
             return Result(*await _answer(services, command, submitted.result()))
-        except ApiError as refusal:
+        except (ApiError, DatabaseAway) as refusal:
             error = refusal
     assert isinstance(error, Exception)
     known = of_exception(error)

@@ -68,6 +68,7 @@ async def show_metrics(request: AnyRequest) -> Response[bytes]:
 @get("/v1/clock", guards=[needs(Role.READER)])
 async def show_clock(request: AnyRequest) -> Response[bytes]:
     """Show the instant that decisions use (T3)."""
+    bodies.known_parameters(request.query_params.keys())
     services = services_of(request.scope)
     return json_response(reply(200, ClockView(_utc(await database_now(services)), services.settings.simulated_clock)))
 

@@ -16,13 +16,18 @@ from pricing.catalog import Catalog
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The engine for commands, a pool for small writes of operators, `reading` for every read."""
+    """What a service has.
+
+    `engine` carries commands out; `pool` is for small writes of operators; `reading` is for reads, and may lag behind
+    on a replica; `primary` reads what was just written.
+    """
 
     settings: Settings
     catalog: Catalog
     engine: Engine
     pool: asyncpg.Pool
     reading: Reading
+    primary: Reading
 
 
 def services_of(scope: Scope) -> Services:

@@ -38,7 +38,10 @@ def _issue(figures: Figures, movement: Movement, kind: str, grant: str, posting:
     figures.credit(number, posting.credits)
     movement.granted += posting.credits
     movement.own_grant = kind
-    figures.months[movement.month]["adjusted" if kind == "adjustment" else "granted"] += posting.credits
+    month = figures.months[movement.month]
+    month["adjusted" if kind == "adjustment" else "granted"] += posting.credits
+    if kind == "adjustment":
+        month["adjusted_up"] += posting.credits
     if kind == "welcome":
         figures.welcome(movement.event)
 

@@ -7,6 +7,7 @@ decision touched. Nothing here knows how it is stored.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Literal
 
 import msgspec
 
@@ -16,6 +17,7 @@ from ledger.core.commands import (
     BroughtUp,
     ChargeFunding,
     CycleDone,
+    DeletionStatus,
     Environment,
     Funding,
     GrantKind,
@@ -167,6 +169,21 @@ class Period(msgspec.Struct):
     refunded: int = 0
     refunded_to_balance: int = 0
     expired: int = 0
+    adjusted_up: int = 0
+    """The positive part of what was adjusted: it was granted, for the share that is used (V1)."""
+    opening: int | None = None
+    """The balance at the month's start, from the first time that anything was decided in it (V1)."""
+    threshold_raised: int = 0
+    """The highest share (percent) that an event told of (V1)."""
+    cap_raised: bool = False
+    """Whether an event told that the spending cap is reached (O6)."""
+    closed_at: datetime | None = None
+    """When its statement was closed, after which none of its figures changes (V6)."""
+
+    @property
+    def charged_to_balance(self) -> int:
+        """What grants and the overdraft paid of its charges: all but what overage paid, refunded or not."""
+        return self.charged - self.overage_used - (self.refunded - self.refunded_to_balance)
 
     def used(self, environment: Environment) -> int:
         """Return what jobs of this month were charged in an environment; refunds give no quota back (J13)."""
@@ -232,6 +249,37 @@ class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
     result: bytes | None
 
 
+EventType = Literal[
+    "credits.threshold_reached", "credits.exhausted", "credits.spending_cap_reached", "job.expired", "period.closed"
+]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to tell, written with what it tells of (V5). `once` says what must not be told a second time."""
+
+    type: EventType
+    environment: Environment
+    at: datetime
+    once: str
+    data: dict[str, object]
+
+
+class ClosedStatement(msgspec.Struct, frozen=True):
+    """The statement of a month that is closed, as it stays."""
+
+    period: str
+    text: bytes
+
+
+class Deletion(msgspec.Struct, frozen=True, kw_only=True):
+    """The request to delete an account (R7)."""
+
+    confirmation_code: str
+    status: DeletionStatus
+    requested_at: datetime
+    executes_at: datetime
+
+
 class StoredRefund(msgspec.Struct, frozen=True, kw_only=True):
     """A refund and the entry that made it; `number` is the job's."""
 
@@ -245,8 +293,11 @@ class Changes:
     """Everything a batch changed in one account, in the order it happened."""
 
     __slots__ = (
+        "anonymised",
+        "balance",
         "cycles",
         "entries",
+        "events",
         "freed_keys",
         "grants",
         "jobs_closed",
@@ -256,6 +307,7 @@ class Changes:
         "policy",
         "refunds",
         "results",
+        "statements",
         "usage",
         "usage_records",
     )
@@ -274,6 +326,10 @@ class Changes:
         self.refunds: list[StoredRefund] = []
         self.cycles: dict[str, CycleDone] = {}
         self.policy = False
+        self.balance = False
+        self.events: list[Event] = []
+        self.statements: list[ClosedStatement] = []
+        self.anonymised = False
 
 
 class Account:
@@ -294,6 +350,16 @@ class Account:
         """The billing cycles; loaded for the commands that change them."""
         self.paid_cycles = 0
         self.welcome_at: datetime | None = None
+        self.deletion: Deletion | None = None
+        self.closed_through: str | None = None
+        """The last month whose statement is closed."""
+        self.thresholds: tuple[int, ...] = ()
+        """The shares (percent) of what was granted whose use is told of, ascending (V1)."""
+        self.last_grant = 0
+        """The entry of the last grant that was put; what `credits.exhausted` is told once after (V1)."""
+        self.exhausted_after: int | None = None
+        self.entered_at = at
+        """The instant of the last entry."""
         self.sequence = 0
         self.head = books.GENESIS_HASH
         self.available = 0
@@ -363,8 +429,13 @@ class Account:
         entry = books.new_entry(self.number, self.next_sequence, kind, job, at, tuple(postings), self.head)
         self.sequence = entry.sequence
         self.head = entry.hash
+        self.entered_at = at
         self.changes.entries.append(entry)
         return entry
+
+    def tell(self, kind: EventType, environment: Environment, at: datetime, once: str, data: dict[str, object]) -> None:
+        """Raise an event, in the transaction of what it tells of (V5)."""
+        self.changes.events.append(Event(type=kind, environment=environment, at=at, once=once, data=data))
 
     def add_grant(self, grant: Grant) -> None:
         """Take a new grant into the account."""

@@ -18,6 +18,7 @@ from pricing.rating import Quantity
 Environment = Literal["live", "test"]
 GrantKind = Literal["plan", "purchase", "welcome", "adjustment"]
 JobStatus = Literal["reserved", "settled", "released", "expired"]
+DeletionStatus = Literal["pending", "cancelled", "executed"]
 
 ENVIRONMENTS: tuple[Environment, ...] = ("live", "test")
 MAX_CREDITS = 2**53
@@ -144,7 +145,45 @@ class BringUp(msgspec.Struct, frozen=True, kw_only=True):
     account_id: str
 
 
-Command = Reserve | Settle | Release | Refund | PutAccount | PatchAccount | PutCycle | PutGrant | BringUp
+class ClosePeriod(msgspec.Struct, frozen=True, kw_only=True):
+    """Close a month that has ended: keep its statement (JSON text) as it stands, and tell what is to be invoiced."""
+
+    account_id: str
+    period: str
+    statement: bytes
+
+
+class RequestDeletion(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask for the deletion of an account, or revive the request (R7). `confirmation_code` is for a first request."""
+
+    account_id: str
+    confirmation_code: str
+
+
+class CancelDeletion(msgspec.Struct, frozen=True, kw_only=True):
+    """Cancel the deletion of an account while its grace lasts (R7)."""
+
+    account_id: str
+
+
+class DeleteAccount(msgspec.Struct, frozen=True, kw_only=True):
+    """Delete an account whose grace is over: end its open holds, then take its name away (R7)."""
+
+    account_id: str
+
+
+AccountCommand = (
+    PutAccount
+    | PatchAccount
+    | PutCycle
+    | PutGrant
+    | BringUp
+    | ClosePeriod
+    | RequestDeletion
+    | CancelDeletion
+    | DeleteAccount
+)
+Command = Reserve | Settle | Release | Refund | AccountCommand
 
 
 class Code(enum.StrEnum):
@@ -345,8 +384,45 @@ class BroughtUp(msgspec.Struct, kw_only=True):
     credits_returned: int = 0
     credits_expired: int = 0
     welcome_granted: bool = False
+    more: bool = False
+    """Whether more is due than one batch enters: the command is to be given again."""
+
+
+class PeriodClosed(msgspec.Struct, frozen=True):
+    """What became of closing a month: `closed` now, before (neither), or not yet, because a hold of it is open."""
+
+    closed: bool
+    waiting: bool = False
+
+
+class DeletionStands(msgspec.Struct, frozen=True, kw_only=True):
+    """The request to delete an account, as it stands."""
+
+    confirmation_code: str
+    status: DeletionStatus
+    requested_at: datetime
+    executes_at: datetime
+
+
+class AccountDeleted(msgspec.Struct, frozen=True):
+    """What became of a deletion: `deleted`, or else more holds are to be ended by giving the command again."""
+
+    deleted: bool
+    holds_ended: int
 
 
 Outcome = (
-    Refused | Reserved | Replayed | Settled | Released | Refunded | Granted | AccountStored | CycleStored | BroughtUp
+    Refused
+    | Reserved
+    | Replayed
+    | Settled
+    | Released
+    | Refunded
+    | Granted
+    | AccountStored
+    | CycleStored
+    | BroughtUp
+    | PeriodClosed
+    | DeletionStands
+    | AccountDeleted
 )

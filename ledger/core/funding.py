@@ -215,15 +215,14 @@ def cover_overdraft(account: Account) -> list[Posting]:
 
 def _take_over_debts(account: Account, grant: int, credits: int) -> None:
     """Make a grant the source of the oldest unpaid parts of charges."""
-    for number, job in list(account.debts.items()):
+    while credits:
+        number, job = next(iter(account.debts.items()))
         taken = min(credits, job.overdraft)
         job.segments = _taken_over(job.segments, grant, taken)
         account.changes.jobs_resegmented[number] = job
         credits -= taken
         if not job.overdraft:
             del account.debts[number]
-        if not credits:
-            return
 
 
 def _taken_over(segments: tuple[Segment, ...], grant: int, credits: int) -> tuple[Segment, ...]:

@@ -100,9 +100,11 @@ def _grant(
     account.available += command.credits
     posting = Posting(books.issued_account(kind), books.grant_account(number), command.credits)
     account.enter("grant", now, [posting, *funding.cover_overdraft(account)])
+    account.last_grant = number
     month = account.period(period_of(now))
     if kind == "adjustment":
         month.adjusted += command.credits
+        month.adjusted_up += command.credits
     else:
         month.granted += command.credits
     return grant

@@ -14,6 +14,13 @@ CEILING_STEPS = ((6, 500 * MICRO_USD), (3, 100 * MICRO_USD), (0, 20 * MICRO_USD)
 _STARTS_AGAIN = frozenset({"overdue", "returned", "paid_late"})
 
 
+def usd_text(micro: int) -> str:
+    """Write micro-dollars as a decimal string with at least two decimals: `20.00`, `0.001`."""
+    dollars, rest = divmod(micro, MICRO_USD)
+    decimals = f"{rest:06d}".rstrip("0")
+    return f"{dollars}.{decimals.ljust(2, '0')}"
+
+
 def paid_cycles(cycles: Mapping[str, CycleStatus]) -> int:
     """Count the cycles paid on time since the last that was overdue, returned or paid late (O3, O4).
 

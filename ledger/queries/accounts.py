@@ -13,7 +13,7 @@ from ledger import schema
 from ledger.core.account import Account, Grant
 from ledger.core.commands import ENVIRONMENTS, CycleDone, Environment, GrantDone
 from ledger.core.granting import grant_of
-from ledger.core.overage import MICRO_USD, cap_credits, effective_cap, provider_ceiling
+from ledger.core.overage import cap_credits, effective_cap, provider_ceiling, usd_text
 from ledger.queries.paging import Cursors, Number, Page, PageRequest
 from ledger.queries.snapshot import AnyRow, AnySelect, Reading
 
@@ -55,13 +55,6 @@ class AccountView(msgspec.Struct, frozen=True, kw_only=True):
 
 _grant_cursors: Final = Cursors("grants", tuple[Number])
 _cycle_cursors: Final = Cursors("billing-cycles", tuple[Month])
-
-
-def usd_text(micro: int) -> str:
-    """Write micro-dollars as a decimal string with at least two decimals: `20.00`, `0.001`."""
-    dollars, rest = divmod(micro, MICRO_USD)
-    decimals = f"{rest:06d}".rstrip("0")
-    return f"{dollars}.{decimals.ljust(2, '0')}"
 
 
 async def account(reading: Reading, account_id: str) -> AccountView | None:

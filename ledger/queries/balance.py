@@ -15,8 +15,9 @@ from ledger.core import books
 from ledger.core.account import FROM_OVERAGE, Account, Grant, Source
 from ledger.core.books import Posting
 from ledger.core.commands import ENVIRONMENTS, Environment, GrantKind
+from ledger.core.overage import usd_text
 from ledger.core.periods import period_end, period_of, period_start
-from ledger.queries.accounts import stored_grant, usd_text
+from ledger.queries.accounts import stored_grant
 from ledger.queries.snapshot import AnySelect, NotYet, Reading, Snapshot
 from pricing.catalog import Slot
 

@@ -10,8 +10,8 @@ from sqlalchemy import select
 from ledger import schema
 from ledger.core import books
 from ledger.core.account import Account, Period
+from ledger.core.overage import usd_text
 from ledger.core.periods import period_end, period_of
-from ledger.queries.accounts import usd_text
 from ledger.queries.balance import INSTANT, books_at
 from ledger.queries.snapshot import AnySelect, NotYet, Reading, Snapshot
 from ledger.queries.usage import BY_OPERATION, UsageLine, in_period, usage_lines

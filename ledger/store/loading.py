@@ -10,12 +10,26 @@ import asyncpg
 import msgspec
 
 from ledger.core import books
-from ledger.core.account import Account, Closing, Grant, Job, Period, Policy, Quota, Segment, Source, StoredRefund
+from ledger.core.account import (
+    Account,
+    Closing,
+    Deletion,
+    Grant,
+    Job,
+    Period,
+    Policy,
+    Quota,
+    Segment,
+    Source,
+    StoredRefund,
+)
 from ledger.core.commands import (
     ENVIRONMENTS,
     ChargeFunding,
+    ClosePeriod,
     Command,
     CycleDone,
+    DeleteAccount,
     Environment,
     Funding,
     PutAccount,
@@ -71,7 +85,7 @@ async def load(connection: Connection, commands: Sequence[Command], *, simulated
     if known:
         await reader.jobs(batch, known)
         await reader.grants(batch, known)
-        await reader.periods(batch)
+        await reader.periods(batch, known)
         await reader.rarely_needed(batch, known)
     return batch
 
@@ -84,7 +98,7 @@ async def load_one(connection: Connection, account_id: str, *, simulated_clock: 
     if batch.accounts:
         await reader.jobs(batch, [])
         await reader.grants(batch, [])
-        await reader.periods(batch)
+        await reader.periods(batch, [])
         await reader.debts(batch)
     return batch
 
@@ -144,6 +158,10 @@ class _Reader:
         for row in rows:
             self._take_job(row, batch)
         self._note_backlogs(batch)
+        leaving = {batch.accounts[c.account_id].number for c in commands if isinstance(c, DeleteAccount)}
+        if leaving:
+            for row in await self._connection.fetch(statements.OPEN_HOLDS, sorted(leaving), DUE_HOLDS_MAX):
+                self._take_job(row, batch)
 
     def _take_job(self, row: Row, batch: Batch) -> Job:
         key = (row["account"], row["number"])
@@ -193,9 +211,11 @@ class _Reader:
                 grant = _grant(row)
                 account.grants[grant.number] = account.grants_by_id[grant.grant_id] = grant
 
-    async def periods(self, batch: Batch) -> None:
+    async def periods(self, batch: Batch, commands: list[Command]) -> None:
         """Read every month that a decision can count in: the current one, those of jobs, those ended with a grant."""
         months = {period_of(batch.now)} | {job.period for job in self._jobs.values()}
+        months |= {c.period for c in commands if isinstance(c, ClosePeriod)}
+        months |= {period_of(job.expires_at) for job in self._jobs.values() if job.open}
         for account in batch.accounts.values():
             months.add(period_of(account.at))
             months |= {
@@ -312,6 +332,16 @@ def _account(row: Row) -> Account:
     )
     account.paid_cycles = row["paid_cycles"]
     account.welcome_at = row["welcome_at"]
+    account.closed_through = row["closed_through"]
+    account.last_grant = row["last_grant"]
+    account.exhausted_after = row["exhausted_after"]
+    if row["deletion_code"] is not None:
+        account.deletion = Deletion(
+            confirmation_code=row["deletion_code"],
+            status=row["deletion_status"],
+            requested_at=row["deletion_requested_at"],
+            executes_at=row["deletion_executes_at"],
+        )
     account.sequence = row["sequence"]
     account.head = row["head"].hex()
     account.available = row["available"]
@@ -356,6 +386,7 @@ def _job(row: Row) -> Job:
         expires_at=row["expires_at"],
         request=row["request"],
         idempotency_key=row["idempotency_key"],
+        metadata=None if row["metadata"] is None else row["metadata"].encode(),
         status=row["status"],
         closing=None if row["closed_at"] is None else _closing(row),
         segments=_decode_segments(row["segments"]) if row["segments"] else (),

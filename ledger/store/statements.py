@@ -33,7 +33,8 @@ order by b.account for update of b
 ACCOUNTS: Final = """
 select {now} as now, a.account, a.account_id, a.created_at,
     a.module_enabled, a.suspended, a.payment_method_verified, a.overage_enabled, a.cap_usd, a.credit_price_usd,
-    a.paid_cycles, a.welcome_at,
+    a.paid_cycles, a.welcome_at, a.closed_through, a.deletion_code, a.deletion_status, a.deletion_requested_at,
+    a.deletion_executes_at, b.last_grant, b.exhausted_after,
     b.sequence, b.head, b.at, b.available, b.held, b.overdraft,
     b.live_requests, b.live_calls, b.test_requests, b.test_calls,
     l.max_requests as live_max_requests, l.max_calls as live_max_calls, l.period_credits as live_period_credits,
@@ -50,8 +51,8 @@ CLOCK: Final = "select {now}"
 _JOB: Final = """
 select j.account, j.number, j.job_id, j.environment, j.operation, j.slot, j.period, j.price_version, j.lines,
     j.transfer_allowance, j.held_credits, j.held_overage, j.partial, j.sources, j.created_at, j.expires_at, j.request,
-    j.idempotency_key, j.status, j.closed_at, j.closed_entry, j.charged, j.returned, j.over_hold, j.charged_overage,
-    j.charged_overdraft, j.error_code, j.settle_request, j.result_stored, j.segments, j.refunded
+    j.idempotency_key, j.metadata, j.status, j.closed_at, j.closed_entry, j.charged, j.returned, j.over_hold,
+    j.charged_overage, j.charged_overdraft, j.error_code, j.settle_request, j.result_stored, j.segments, j.refunded
 """
 
 JOBS: Final = f"""
@@ -95,7 +96,7 @@ join ledger.grants g on g.account = w.account and g.number = w.number
 
 PERIODS: Final = """
 select account, period, live_used, live_held, test_used, test_held, overage_used, overage_held, granted, adjusted,
-    charged, refunded, refunded_to_balance, expired
+    charged, refunded, refunded_to_balance, expired, adjusted_up, opening, threshold_raised, cap_raised, closed_at
 from ledger.periods where account = any($1::bigint[]) and period = any($2::text[])
 """
 
@@ -124,10 +125,12 @@ where account = any($1::bigint[]) and slot = 'call' and expires_at < $2
 WRITE_BALANCES: Final = """
 update ledger.balances b set sequence = w.sequence, head = w.head, at = w.at, available = w.available, held = w.held,
     overdraft = w.overdraft, live_requests = w.live_requests, live_calls = w.live_calls,
-    test_requests = w.test_requests, test_calls = w.test_calls
+    test_requests = w.test_requests, test_calls = w.test_calls, last_grant = w.last_grant,
+    exhausted_after = w.exhausted_after
 from unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::timestamptz[], $5::bigint[], $6::bigint[], $7::bigint[],
-    $8::int[], $9::int[], $10::int[], $11::int[])
-    w (account, sequence, head, at, available, held, overdraft, live_requests, live_calls, test_requests, test_calls)
+    $8::int[], $9::int[], $10::int[], $11::int[], $12::bigint[], $13::bigint[])
+    w (account, sequence, head, at, available, held, overdraft, live_requests, live_calls, test_requests, test_calls,
+       last_grant, exhausted_after)
 where b.account = w.account
 """
 
@@ -210,14 +213,17 @@ select * from unnest($8::bigint[], $9::bigint[], $10::smallint[], $11::text[], $
 
 WRITE_PERIODS: Final = """
 insert into ledger.periods (account, period, live_used, live_held, test_used, test_held, overage_used, overage_held,
-    granted, adjusted, charged, refunded, refunded_to_balance, expired)
+    granted, adjusted, charged, refunded, refunded_to_balance, expired, adjusted_up, opening, threshold_raised,
+    cap_raised, closed_at)
 select * from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
-    $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[])
+    $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],
+    $15::bigint[], $16::bigint[], $17::int[], $18::bool[], $19::timestamptz[])
 on conflict (account, period) do update set live_used = excluded.live_used, live_held = excluded.live_held,
     test_used = excluded.test_used, test_held = excluded.test_held, overage_used = excluded.overage_used,
     overage_held = excluded.overage_held, granted = excluded.granted, adjusted = excluded.adjusted,
     charged = excluded.charged, refunded = excluded.refunded, refunded_to_balance = excluded.refunded_to_balance,
-    expired = excluded.expired
+    expired = excluded.expired, adjusted_up = excluded.adjusted_up, opening = excluded.opening,
+    threshold_raised = excluded.threshold_raised, cap_raised = excluded.cap_raised, closed_at = excluded.closed_at
 """
 
 ADD_USAGE: Final = """
@@ -255,11 +261,14 @@ select * from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::b
 WRITE_POLICIES: Final = """
 update ledger.accounts a set module_enabled = w.module_enabled, suspended = w.suspended,
     payment_method_verified = w.payment_method_verified, overage_enabled = w.overage_enabled, cap_usd = w.cap_usd,
-    credit_price_usd = w.credit_price_usd, paid_cycles = w.paid_cycles, welcome_at = w.welcome_at
+    credit_price_usd = w.credit_price_usd, paid_cycles = w.paid_cycles, welcome_at = w.welcome_at,
+    closed_through = w.closed_through, deletion_code = w.deletion_code, deletion_status = w.deletion_status,
+    deletion_requested_at = w.deletion_requested_at, deletion_executes_at = w.deletion_executes_at
 from unnest($1::bigint[], $2::bool[], $3::bool[], $4::bool[], $5::bool[], $6::bigint[], $7::bigint[], $8::int[],
-    $9::timestamptz[])
+    $9::timestamptz[], $10::text[], $11::text[], $12::text[], $13::timestamptz[], $14::timestamptz[])
     w (account, module_enabled, suspended, payment_method_verified, overage_enabled, cap_usd, credit_price_usd,
-       paid_cycles, welcome_at)
+       paid_cycles, welcome_at, closed_through, deletion_code, deletion_status, deletion_requested_at,
+       deletion_executes_at)
 where a.account = w.account
 """
 
@@ -279,4 +288,44 @@ on conflict (account, month) do update set status = excluded.status, updated_at 
 USE_PRICES: Final = """
 insert into ledger.price_versions (version, digest, used_since)
 select * from unnest($1::text[], $2::text[], $3::timestamptz[]) on conflict (version) do nothing
+"""
+
+ADD_STATEMENTS: Final = """
+insert into ledger.statements (account, period, statement, closed_at)
+select account, period, statement::json, closed_at
+from unnest($1::bigint[], $2::text[], $3::text[], $4::timestamptz[]) w (account, period, statement, closed_at)
+"""
+
+# Taken last, and held until the commit: whoever reads events in order of position misses none that commits later.
+LOCK_EVENTS: Final = "select pg_advisory_xact_lock(7235409131)"
+
+ADD_EVENTS: Final = """
+insert into ledger.events (account, id, once, type, environment, created, data)
+select account, id, once, type, environment, created, data::json
+from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::text[])
+    with ordinality w (account, id, once, type, environment, created, data, number)
+order by number
+"""
+
+# A deleted account keeps its row, without a name and without policy; the names of its grants go with them. What is
+# long (its jobs and their records) is removed afterwards in bounded batches.
+ANONYMISE: Final = (
+    "update ledger.accounts set account_id = null, deletion_status = 'deleting' where account = any($1::bigint[])",
+    "delete from ledger.grants where account = any($1::bigint[])",
+    "delete from ledger.quotas where account = any($1::bigint[])",
+    "delete from ledger.billing_cycles where account = any($1::bigint[])",
+    "delete from ledger.events where account = any($1::bigint[]) and type = 'job.expired'",
+)
+
+DROP_UNOPENED: Final = (
+    "delete from ledger.balances where account = any($1::bigint[])",
+    "delete from ledger.accounts where account = any($1::bigint[])",
+)
+
+OPEN_HOLDS: Final = f"""
+{_JOB} from unnest($1::bigint[]) w (account)
+cross join lateral (
+    select h.account, h.job from ledger.holds h where h.account = w.account order by h.expires_at, h.job limit $2
+) held
+join ledger.jobs j on j.account = held.account and j.number = held.job
 """

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from datetime import date
 from typing import Any
 
 import msgspec
 
-from ledger.core.account import Account, Grant, Job
+from ledger.core.account import Account, Deletion, Event, Grant, Job
 from ledger.store import statements
 from ledger.store.loading import Connection
 
@@ -38,11 +39,15 @@ async def write(connection: Connection, accounts: Iterable[Account], prices: dic
         (statements.ADD_REFUNDS, _refunds(changed)),
         (statements.WRITE_CYCLES, _cycles(changed)),
         (statements.WRITE_POLICIES, _policies(changed)),
+        (statements.ADD_STATEMENTS, _statements(changed)),
     ):
         if rows:
             await connection.execute(statement, *_columns(rows))
     await _write_quotas(connection, changed)
     await _write_journal(connection, changed)
+    await _for_each(connection, statements.DROP_UNOPENED, [a.number for a in changed if a.is_new])
+    await _for_each(connection, statements.ANONYMISE, [a.number for a in changed if a.changes.anonymised])
+    await _write_events(connection, changed)
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
@@ -70,6 +75,30 @@ async def _write_journal(connection: Connection, accounts: list[Account]) -> Non
         for position, p in enumerate(e.postings, start=1)
     ]
     await connection.execute(statements.WRITE_JOURNAL, *_columns(heads), *_columns(postings))
+
+
+async def _for_each(connection: Connection, commands: tuple[str, ...], numbers: list[int]) -> None:
+    if numbers:
+        for command in commands:
+            await connection.execute(command, numbers)
+
+
+async def _write_events(connection: Connection, accounts: list[Account]) -> None:
+    """Write what is to be told, last of all: events are in the order in which they are committed."""
+    rows: Rows = [
+        (a.number, _event_id(a.number, e), e.once, e.type, e.environment, e.at, _json(e.data))
+        for a in accounts
+        for e in a.changes.events
+        if not (a.changes.anonymised and e.type == "job.expired")
+    ]
+    if rows:
+        await connection.execute(statements.LOCK_EVENTS)
+        await connection.execute(statements.ADD_EVENTS, *_columns(rows))
+
+
+def _event_id(account: int, event: Event) -> str:
+    """Return an event's id, which says nothing and is never another's: two tellings of one thing would have one."""
+    return "evt_" + hashlib.sha256(f"{account}:{event.once}".encode()).hexdigest()[:32]
 
 
 async def _write_quotas(connection: Connection, accounts: list[Account]) -> None:
@@ -208,7 +237,7 @@ def _balances(accounts: list[Account]) -> Rows:
             a.number,
             a.sequence,
             bytes.fromhex(a.head),
-            a.changes.entries[-1].at,
+            a.entered_at,
             a.available,
             a.held,
             a.overdraft,
@@ -216,9 +245,11 @@ def _balances(accounts: list[Account]) -> Rows:
             a.open_slots.get(("live", "call"), 0),
             a.open_slots.get(("test", "request"), 0),
             a.open_slots.get(("test", "call"), 0),
+            a.last_grant,
+            a.exhausted_after,
         )
         for a in accounts
-        if a.changes.entries
+        if a.changes.entries or a.changes.balance
     ]
 
 
@@ -287,6 +318,18 @@ def _cycles(accounts: list[Account]) -> Rows:
     return [(a.number, c.cycle, c.status, c.updated_at) for a in accounts for c in a.changes.cycles.values()]
 
 
+def _statements(accounts: list[Account]) -> Rows:
+    return [
+        (a.number, s.period, s.text.decode(), a.peek(s.period).closed_at)
+        for a in accounts
+        for s in a.changes.statements
+    ]
+
+
+def _deletion(deletion: Deletion) -> tuple[Any, ...]:
+    return (deletion.confirmation_code, deletion.status, deletion.requested_at, deletion.executes_at)
+
+
 def _policies(accounts: list[Account]) -> Rows:
     return [
         (
@@ -299,6 +342,8 @@ def _policies(accounts: list[Account]) -> Rows:
             a.policy.credit_price_usd,
             a.paid_cycles,
             a.welcome_at,
+            a.closed_through,
+            *(_deletion(a.deletion) if a.deletion else (None, None, None, None)),
         )
         for a in accounts
         if a.changes.policy

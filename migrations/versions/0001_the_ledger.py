@@ -37,13 +37,25 @@ create table ledger.accounts (
     credit_price_usd bigint,
     paid_cycles integer not null default 0,
     welcome_at timestamptz,
+    closed_through text,
+    deletion_code text,
+    deletion_status text,
+    deletion_requested_at timestamptz,
+    deletion_executes_at timestamptz,
     constraint accounts_pkey primary key (account),
     constraint accounts_account_id_key unique (account_id),
+    constraint accounts_deletion_code_key unique (deletion_code),
+    constraint accounts_deletion_status_check
+        check (deletion_status in ('pending', 'cancelled', 'deleting', 'executed')),
     constraint accounts_cap_usd_check check (cap_usd >= 0),
     constraint accounts_credit_price_usd_check check (credit_price_usd > 0),
     constraint accounts_overage_needs_price check (credit_price_usd is not null or not overage_enabled)
 );
 comment on column ledger.accounts.cap_usd is 'micro-dollars; null means the provider''s ceiling (O2)';
+comment on column ledger.accounts.closed_through is 'the last month whose statement is closed (V6)';
+create index accounts_welcome_idx on ledger.accounts (account)
+    where welcome_at is null and module_enabled and payment_method_verified and not suspended;
+create index accounts_deletion_idx on ledger.accounts (account) where deletion_status in ('pending', 'deleting');
 comment on column ledger.accounts.credit_price_usd is 'micro-dollars for one credit (O7)';
 
 -- One narrow row an account: its lock is the account's, and its sequence numbers the entries. Nothing that changes is
@@ -60,6 +72,8 @@ create table ledger.balances (
     live_calls integer not null default 0,
     test_requests integer not null default 0,
     test_calls integer not null default 0,
+    last_grant bigint not null default 0,
+    exhausted_after bigint,
     constraint balances_pkey primary key (account),
     constraint balances_account_fkey foreign key (account) references ledger.accounts (account),
     constraint balances_available_check check (available >= 0),
@@ -305,12 +319,26 @@ create table ledger.periods (
     refunded bigint not null default 0,
     refunded_to_balance bigint not null default 0,
     expired bigint not null default 0,
+    adjusted_up bigint not null default 0,
+    opening bigint,
+    threshold_raised integer not null default 0,
+    cap_raised boolean not null default false,
+    closed_at timestamptz,
     constraint periods_pkey primary key (account, period),
     constraint periods_period_check check (period ~ '^[0-9]{4}-(0[1-9]|1[0-2])$'),
     constraint periods_figures_check check
         (least(live_used, live_held, test_used, test_held, overage_used, overage_held, granted, charged,
                refunded, refunded_to_balance, expired) >= 0)
 ) with (fillfactor = 50);
+
+create table ledger.statements (
+    account bigint,
+    period text,
+    statement json not null,
+    closed_at timestamptz not null,
+    constraint statements_pkey primary key (account, period)
+);
+comment on table ledger.statements is 'the statements of closed months, as they stay';
 
 create table ledger.usage_totals (
     account bigint,
@@ -343,6 +371,37 @@ create table ledger.usage_records (
     constraint usage_records_pkey primary key (account, closed_at, job)
 );
 
+create index usage_records_closed_at_idx on ledger.usage_records using brin (closed_at);
+
+-- The outbox: what is to be told, written with what it tells of (V5), in the order in which it was committed.
+create table ledger.events (
+    position bigint generated always as identity,
+    account bigint not null,
+    id text not null,
+    once text not null,
+    type text not null,
+    environment text not null,
+    created timestamptz not null,
+    data json not null,
+    constraint events_pkey primary key (position),
+    constraint events_id_key unique (id),
+    constraint events_once_key unique (account, once),
+    constraint events_environment_check check (environment in ('live', 'test'))
+);
+comment on column ledger.events.once is 'what is never told a second time';
+create index events_account_idx on ledger.events (account, position);
+
+create table ledger.sweeps (
+    name text,
+    started_at timestamptz not null,
+    finished_at timestamptz,
+    succeeded_at timestamptz,
+    counts json,
+    error text,
+    constraint sweeps_pkey primary key (name)
+);
+comment on table ledger.sweeps is 'the last run of each sweep';
+
 create table ledger.price_versions (
     version text,
     digest text not null,
@@ -364,7 +423,8 @@ RIGHTS = """
 grant select, insert on ledger.entries, ledger.postings, ledger.price_versions to ledger_service;
 grant select, insert, update, delete on
     ledger.accounts, ledger.balances, ledger.quotas, ledger.billing_cycles, ledger.grants, ledger.jobs, ledger.holds,
-    ledger.job_results, ledger.refunds, ledger.periods, ledger.usage_totals, ledger.usage_records, ledger.clock
+    ledger.job_results, ledger.refunds, ledger.periods, ledger.statements, ledger.usage_totals, ledger.usage_records,
+    ledger.events, ledger.sweeps, ledger.clock
     to ledger_service;
 """
 

@@ -17,6 +17,7 @@ from msgspec import UNSET
 from ledger.core.account import (
     Account,
     Changes,
+    Event,
     Job,
     Period,
     Quota,
@@ -145,6 +146,7 @@ class World:
         self.results: dict[str, list[StoredResult]] = {}
         self.usage_records: dict[str, list[UsageRecord]] = {}
         self.refunds: dict[str, list[StoredRefund]] = {}
+        self.events: list[Event] = []
         self.last = Changes()
         """What the last command changed."""
         self.last_brought_up = BroughtUp()
@@ -182,6 +184,7 @@ class World:
         account = Account(number=number, account_id=account_id, created_at=self.now, at=self.now)
         account.is_new = True
         account.periods = _Months()
+        account.thresholds = (80, 95)
         return account
 
     def _keep(self, account: Account) -> None:
@@ -192,6 +195,7 @@ class World:
         self.results.setdefault(name, []).extend(changes.results)
         self.usage_records.setdefault(name, []).extend(changes.usage_records)
         self.refunds.setdefault(name, []).extend(changes.refunds)
+        self.events.extend(changes.events)
         totals = self.usage.setdefault(name, {})
         for key, count in changes.usage.items():
             total = totals.setdefault(key, UsageCount(count.unit))
@@ -223,6 +227,10 @@ class World:
     def month(self, month: str = "2026-11", account_id: str = ACME) -> Period:
         """Return the figures of a month."""
         return self.accounts[account_id].periods[month]
+
+    def told(self, kind: str) -> list[dict[str, object]]:
+        """Return what the events of a type told, in order."""
+        return [event.data for event in self.events if event.type == kind]
 
     def left(self, account_id: str = ACME) -> dict[str, int]:
         """Return what every grant that still has something free has left, by its id."""

@@ -177,9 +177,29 @@ def test_a_digest_tells_whether_a_version_was_altered(other: str, same: bool) ->
         (version(operations=operation("turn", legs="0")).encode(), ">= 1"),
         (version(operations=operation("turn", legs="11")).encode(), "<= 10"),
         (version(operations=operation("turn", minimum="0")).encode(), ">= 1"),
+        (version(operations=operation("turn", per="1000001")).encode(), "<= 1000000"),
+        (version(operations=operation("turn", minimum="1000001")).encode(), "<= 1000000"),
+        (version(operations=operation("turn", unit=f'"{"u" * 65}"')).encode(), "length <= 64"),
         (version(operations=operation("turn", flat="1")).encode(), "Expected `bool`"),
         (version(operations=operation("turn", slot='"train"')).encode(), "Invalid enum value 'train'"),
         (version(operations=operation("turn", colour='"red"')).encode(), "unknown field `colour`"),
+        (
+            version(operations=operation("call", slot='"call"', transfer_to='"bridge"')).encode(),
+            "version v1: call is transferred to bridge, which has no price",
+        ),
+        (
+            version(
+                operations=operation("call", slot='"call"', per="60", transfer_to='"bridge"')
+                + "\n"
+                + operation("bridge", slot='"call"')
+            ).encode(),
+            "version v1: call and bridge need the same `per` and a minimum of 1",
+        ),
+        (
+            version(operations=operation("turn", operation='"turn"')).encode(),
+            "version v1: turn is named by its table, not by a key in it",
+        ),
+        (version(begins="0001-01-01T00:00:00+14:00").encode(), "version v1: effective_from is out of range"),
         (
             version(operations=operation("turn", transfer_to='"call"')).encode(),
             "version v1: turn is no call and cannot be transferred",
