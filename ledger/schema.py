@@ -346,6 +346,7 @@ periods: Final = Table(
     _count("refunded_to_balance"),
     _count("expired"),
     _count("adjusted_up"),
+    Column("overage_price", BigInteger),
     Column("opening", BigInteger),
     _count("threshold_raised", Integer),
     _switch("cap_raised"),

@@ -100,8 +100,10 @@ def transfer_allowance(version: CatalogVersion, operation: str, units: int) -> i
     one of the cheaper: with today's prices N x 620 + 460.
     """
     call = version.price(operation)
-    if call.transfer_to is None:
-        raise TransferNotPossible(f"{operation} cannot be transferred")
+    if call.slot != "call":
+        raise TransferNotPossible(f"{operation} is no call")
+    if call.transfer_to is None or not units:
+        return 0
     call_credits = _credits(call, 1)
     bridged_credits = _credits(version.price(call.transfer_to), 1)
     dearer, cheaper = max(call_credits, bridged_credits), min(call_credits, bridged_credits)

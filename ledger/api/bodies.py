@@ -32,7 +32,7 @@ from ledger.core.overage import MICRO_USD, CycleStatus
 IDENTIFIER: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}(?![\s\S])"
 OPERATION: Final = r"^[a-z][a-z0-9_]{0,63}(?![\s\S])"
 USD: Final = r"^[0-9]{1,11}(\.[0-9]{1,6})?(?![\s\S])"
-MONTH: Final = r"^(?!0000|9999)[0-9]{4}-(0[1-9]|1[0-2])(?![\s\S])"
+MONTH: Final = r"^(?!0000|9999-12)[0-9]{4}-(0[1-9]|1[0-2])(?![\s\S])"
 
 RESULT_BYTES_MAX: Final = 256 * 1024
 METADATA_BYTES_MAX: Final = 4 * 1024
@@ -229,22 +229,17 @@ def _malformed(body: bytes, error: Exception) -> str:
 
 
 def _refuse_nul(body: bytes) -> None:
-    """Refuse text that PostgreSQL cannot hold, wherever it is."""
-    if _has_nul(msgspec.json.decode(body)):
-        raise invalid("body: text with a NUL character cannot be kept")
-
-
-def _has_nul(value: Any) -> bool:
-    pending = [value]
+    """Refuse text that PostgreSQL cannot hold, wherever it is, naming the field."""
+    pending: list[tuple[str, Any]] = [("", msgspec.json.decode(body))]
     while pending:
-        current = pending.pop()
-        if isinstance(current, str) and "\0" in current:
-            return True
-        if isinstance(current, dict):
-            pending += [*current.keys(), *current.values()]
-        elif isinstance(current, list):
-            pending += current
-    return False
+        path, value = pending.pop()
+        if isinstance(value, str) and "\0" in value:
+            raise invalid(f"{path.removeprefix('.') or 'body'}: text with a NUL character cannot be kept")
+        if isinstance(value, dict):
+            pending += [(path, key) for key in value]
+            pending += [(f"{path}.{key}", inner) for key, inner in value.items()]
+        elif isinstance(value, list):
+            pending += [(f"{path}[{index}]", inner) for index, inner in enumerate(value)]
 
 
 def identifier(name: str, value: str, length_max: int = 128) -> str:
@@ -310,6 +305,11 @@ def _quantity(value: int | float) -> int | float:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _size(value: Any) -> int:
+    """Return the bytes of a JSON value at its shortest: how a sender escapes and indents makes it no larger."""
+    return len(msgspec.json.encode(value))
+
+
 def _any_json(name: str, raw: msgspec.Raw) -> tuple[bytes, Any]:
     """Return JSON text as it was sent, and its value; raise where any of it is not JSON."""
     text = bytes(raw).strip()
@@ -347,7 +347,7 @@ def _metadata(raw: msgspec.Raw) -> bytes | None:
     text, value = _any_json("metadata", raw)
     if value is None:
         return None
-    if not isinstance(value, dict) or len(value) > METADATA_KEYS_MAX or len(text) > METADATA_BYTES_MAX:
+    if not isinstance(value, dict) or len(value) > METADATA_KEYS_MAX or _size(value) > METADATA_BYTES_MAX:
         raise invalid(f"metadata: an object of at most {METADATA_KEYS_MAX} keys and 4 KB is expected")
     return text
 
@@ -367,9 +367,9 @@ def settle_command(account_id: str, job_id: str, body: SettleBody) -> Settle:
 
 
 def _result(raw: msgspec.Raw) -> bytes | None:
-    if len(bytes(raw).strip()) > RESULT_BYTES_MAX:
-        raise ApiError("payload_too_large", f"result: more than {RESULT_BYTES_MAX} bytes")
     text, value = _any_json("result", raw)
+    if _size(value) > RESULT_BYTES_MAX:
+        raise ApiError("payload_too_large", f"result: more than {RESULT_BYTES_MAX} bytes")
     return None if value is None else text
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BODY_BYTES_MAX: Final = 1024 * 1024
 BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
 
-_REQUEST_ID: Final = re.compile(r"[\x21-\x7e]{1,200}")
+_REQUEST_ID: Final = re.compile(r"[\x20-\x7e]{1,255}")
 _ALLOWED: Final[Mapping[Role, frozenset[Role]]] = {
     Role.READER: frozenset({Role.READER, Role.GATEWAY, Role.ADMIN}),
     Role.GATEWAY: frozenset({Role.GATEWAY, Role.ADMIN}),

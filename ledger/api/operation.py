@@ -62,7 +62,7 @@ async def ready(request: AnyRequest) -> Response[bytes]:
 async def show_metrics(request: AnyRequest) -> Response[bytes]:
     """Show every metric to Prometheus."""
     metrics.QUEUE_COMMANDS.set(services_of(request.scope).engine.waiting)
-    return Response(metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+    return Response(metrics.exposition(), media_type=CONTENT_TYPE_LATEST.removesuffix("; charset=utf-8"))
 
 
 @get("/v1/clock", guards=[needs(Role.READER)])

@@ -23,7 +23,7 @@ GRANT_COLUMNS: Final = ("grants.remaining", "grants.held", "grants.live")
 HOLD_COLUMNS: Final = ("holds.environment", "holds.slot", "holds.expires_at")
 USED_AND_HELD: Final = ("live_used", "test_used", "live_held", "test_held")
 OVERAGE: Final = ("overage_used", "overage_held")
-FLOWS: Final = ("granted", "adjusted", "charged", "refunded", "refunded_to_balance", "expired", "adjusted_up")
+FLOWS: Final = ("granted", "adjusted", "charged", "refunded", "refunded_to_balance", "adjusted_up", "expired")
 USAGE_COLUMNS: Final = ("quantity", "credits", "refunded", "jobs", "first_jobs")
 
 UsageFigures = dict[UsageKey, tuple[int, ...]]

@@ -55,7 +55,7 @@ where $1::bigint is null or r.account = $1 order by r.account, r.entry
 """
 PERIODS: Final = """
 select account, 0, period, live_used, test_used, live_held, test_held, overage_used, overage_held,
-    granted, adjusted, charged, refunded, refunded_to_balance, expired, adjusted_up
+    granted, adjusted, charged, refunded, refunded_to_balance, adjusted_up, expired
 from ledger.periods where $1::bigint is null or account = $1 order by account, period
 """
 USAGE: Final = """

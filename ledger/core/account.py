@@ -171,6 +171,8 @@ class Period(msgspec.Struct):
     expired: int = 0
     adjusted_up: int = 0
     """The positive part of what was adjusted: it was granted, for the share that is used (V1)."""
+    overage_price: int | None = None
+    """The price of a credit, in micro-dollars, when overage was last held in it: what its overage is invoiced at."""
     opening: int | None = None
     """The balance at the month's start, from the first time that anything was decided in it (V1)."""
     threshold_raised: int = 0
@@ -179,6 +181,11 @@ class Period(msgspec.Struct):
     """Whether an event told that the spending cap is reached (O6)."""
     closed_at: datetime | None = None
     """When its statement was closed, after which none of its figures changes (V6)."""
+
+    @property
+    def overage_micro_usd(self) -> int:
+        """What its overage comes to, in micro-dollars."""
+        return self.overage_used * (self.overage_price or 0)
 
     @property
     def charged_to_balance(self) -> int:
@@ -476,6 +483,20 @@ class Account:
             self.keys.pop((job.environment, job.idempotency_key), None)
             job.idempotency_key = None
             self.changes.freed_keys.append(job.number)
+
+    def keep_record(self, job: Job, credits: int, at: datetime, record: Record | None = None) -> None:
+        """Keep what is known of the request that a job served, now that it is closed (R3)."""
+        self.changes.usage_records.append(
+            UsageRecord(
+                number=job.number,
+                closed_at=at,
+                environment=job.environment,
+                operation=job.operation,
+                status=job.status,
+                credits=credits,
+                record=record or Record(),
+            )
+        )
 
     def count_usage(self, key: UsageKey, unit: str) -> UsageCount:
         """Return the usage total to add to."""

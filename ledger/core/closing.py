@@ -14,14 +14,12 @@ from ledger.core.account import (
     Job,
     StoredResult,
     UsageKey,
-    UsageRecord,
 )
 from ledger.core.commands import (
     MAX_CREDITS,
     Code,
     Line,
     Outcome,
-    Record,
     Refused,
     Release,
     Released,
@@ -141,7 +139,7 @@ def _settle(
         StoredResult(number=job.number, closed_at=now, lines=job.settled_lines, result=command.result)
     )
     _count(account, job, rated, charged, now)
-    _keep_record(account, job, charged, command.record, now)
+    account.keep_record(job, charged, now, command.record)
 
 
 def _count(account: Account, job: Job, rated: tuple[RatedLine, ...], charged: int, now: datetime) -> None:
@@ -161,20 +159,6 @@ def _count(account: Account, job: Job, rated: tuple[RatedLine, ...], charged: in
         count.first_jobs += not seen
         count.jobs += line.operation not in seen
         seen.add(line.operation)
-
-
-def _keep_record(account: Account, job: Job, charged: int, record: Record | None, now: datetime) -> None:
-    account.changes.usage_records.append(
-        UsageRecord(
-            number=job.number,
-            closed_at=now,
-            environment=job.environment,
-            operation=job.operation,
-            status=job.status,
-            credits=charged,
-            record=record or Record(),
-        )
-    )
 
 
 # -- releasing -----------------------------------------------------------------------------------------------------
@@ -214,4 +198,4 @@ def _release(account: Account, command: Release, job: Job, now: datetime) -> Non
     account.close_job(job, "released", closing)
     if not command.originated:
         account.free_key(job)
-    _keep_record(account, job, 0, command.record, now)
+    account.keep_record(job, 0, now, command.record)

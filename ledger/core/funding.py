@@ -42,7 +42,9 @@ def hold(account: Account, credits: int, period: str) -> tuple[Source, ...]:
         account.held += taken
         credits -= taken
     if credits:
-        account.period(period).overage_held += credits
+        month = account.period(period)
+        month.overage_held += credits
+        month.overage_price = account.policy.credit_price_usd
         sources.append((FROM_OVERAGE, credits))
     return tuple(sources)
 
@@ -139,7 +141,9 @@ def _overrun(account: Account, period: str, credits: int) -> list[Source]:
     credits -= sum(taken for _, taken in sources)
     from_overage = min(credits, account.headroom(period))
     if from_overage:
-        account.period(period).overage_used += from_overage
+        month = account.period(period)
+        month.overage_used += from_overage
+        month.overage_price = account.policy.credit_price_usd
         credits -= from_overage
         sources.append((FROM_OVERAGE, from_overage))
     if credits:

@@ -53,13 +53,12 @@ def job_expired(account: Account, job: Job) -> None:
 
 def period_closed(account: Account, month: Period, now: datetime) -> None:
     """Tell what is to be invoiced for a month (V6)."""
-    price = account.policy.credit_price_usd or 0
     data: dict[str, object] = {
         "period": month.period,
         "charged": month.charged,
         "refunded": month.refunded,
         "overage_credits": month.overage_used,
-        "overage_usd": usd_text(month.overage_used * price),
+        "overage_usd": usd_text(month.overage_micro_usd),
     }
     account.tell("period.closed", "live", now, f"closed:{month.period}", data)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-_PERIOD = re.compile(r"(?!0000|9999)([0-9]{4})-(0[1-9]|1[0-2])")
+_PERIOD = re.compile(r"(?!0000|9999-12)([0-9]{4})-(0[1-9]|1[0-2])")
 _INSTANT = timedelta(microseconds=1)
 
 

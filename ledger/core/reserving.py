@@ -108,8 +108,8 @@ def _shape(command: Reserve, version: CatalogVersion | None) -> Refused | None:
         return None
     if command.allow_partial and first.slot != "call":
         return Refused(Code.VALIDATION_ERROR, f"allow_partial: {first.operation} is no call")
-    if command.transferable and first.transfer_to is None:
-        return Refused(Code.VALIDATION_ERROR, f"transferable: {first.operation} cannot be transferred")
+    if command.transferable and first.slot != "call":
+        return Refused(Code.VALIDATION_ERROR, f"transferable: {first.operation} is no call")
     return None
 
 

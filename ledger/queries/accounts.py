@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from ledger import schema
 from ledger.core.account import Account, Grant
-from ledger.core.commands import ENVIRONMENTS, CycleDone, Environment, GrantDone
+from ledger.core.commands import ENVIRONMENTS, CycleDone, DeletionStands, Environment, GrantDone
 from ledger.core.granting import grant_of
 from ledger.core.overage import cap_credits, effective_cap, provider_ceiling, usd_text
 from ledger.queries.paging import Cursors, Number, Page, PageRequest
@@ -49,7 +49,7 @@ class AccountView(msgspec.Struct, frozen=True, kw_only=True):
     provider_ceiling_usd: str
     paid_cycles: int
     welcome_granted_at: datetime | None
-    deletion: None
+    deletion: DeletionStands | None
     created_at: datetime
 
 
@@ -93,9 +93,28 @@ def _view(row: AnyRow, quotas: dict[str, AnyRow]) -> AccountView:
         provider_ceiling_usd=usd_text(provider_ceiling(row.paid_cycles)),
         paid_cycles=row.paid_cycles,
         welcome_granted_at=row.welcome_at,
-        deletion=None,
+        deletion=_deletion(row),
         created_at=row.created_at,
     )
+
+
+def _deletion(row: AnyRow) -> DeletionStands | None:
+    """Return the request to delete an account; it is pending until everything is gone."""
+    if row.deletion_code is None:
+        return None
+    return DeletionStands(
+        confirmation_code=row.deletion_code,
+        status="pending" if row.deletion_status == "deleting" else row.deletion_status,
+        requested_at=row.deletion_requested_at,
+        executes_at=row.deletion_executes_at,
+    )
+
+
+async def deletion(reading: Reading, confirmation_code: str) -> DeletionStands | None:
+    """Return the request with a confirmation code, also once the account is gone; or None."""
+    async with reading.snapshot() as snapshot:
+        row = await snapshot.first(select(schema.accounts).where(schema.accounts.c.deletion_code == confirmation_code))
+        return None if row is None else _deletion(row)
 
 
 def _quota(row: AnyRow | None) -> QuotaView | None:

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, func, or_, select, union_all
 
 from ledger import schema
 from ledger.core import books
-from ledger.core.account import FROM_OVERAGE, Account, Grant, Source
+from ledger.core.account import FROM_OVERAGE, Account, Grant, Quota, Source
 from ledger.core.books import Posting
 from ledger.core.commands import ENVIRONMENTS, Environment, GrantKind
 from ledger.core.overage import usd_text
@@ -77,7 +77,8 @@ class BalanceView(msgspec.Struct, frozen=True):
     overdraft: int
     grants: list[GrantBalance]
     overage: OverageBalance
-    environments: dict[Environment, EnvironmentBalance | None]
+    environments: dict[Environment, EnvironmentBalance]
+    """Those with a quota row; without one an environment cannot be used (Q1)."""
 
 
 class _Totals(msgspec.Struct):
@@ -128,14 +129,15 @@ def _view(account: Account, at: datetime, totals: _Totals) -> BalanceView:
             usd_text(account.effective_cap),
             account.cap_credits,
         ),
-        environments={e: _environment(account, totals, e) for e in ENVIRONMENTS},
+        environments={
+            environment: _environment(quota, totals, environment)
+            for environment in ENVIRONMENTS
+            if (quota := account.policy.quotas.get(environment)) is not None
+        },
     )
 
 
-def _environment(account: Account, totals: _Totals, environment: Environment) -> EnvironmentBalance | None:
-    quota = account.policy.quotas.get(environment)
-    if quota is None:
-        return None
+def _environment(quota: Quota, totals: _Totals, environment: Environment) -> EnvironmentBalance:
     used, held = totals.used[environment], totals.held_in[environment]
     ceiling = quota.period_credits
     return EnvironmentBalance(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import BigInteger, Row, Select, case, func, literal, select
+from sqlalchemy import BigInteger, Row, Select, TextClause, case, func, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from ledger import schema
@@ -72,6 +72,10 @@ class Snapshot:
     async def first(self, statement: AnySelect) -> AnyRow | None:
         """Return the first row of a statement, or None."""
         return (await self._connection.execute(statement)).first()
+
+    async def run(self, statement: TextClause, given: Mapping[str, Any]) -> Sequence[AnyRow]:
+        """Return all rows of a statement that is written in SQL, with what is given of its parameters."""
+        return (await self._connection.execute(statement, dict(given))).all()
 
     async def account(self, account_id: str) -> AccountAsked | None:
         """Return the account of a name, and now; or None. Now is never before what was decided last (T3)."""

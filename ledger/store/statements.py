@@ -96,7 +96,8 @@ join ledger.grants g on g.account = w.account and g.number = w.number
 
 PERIODS: Final = """
 select account, period, live_used, live_held, test_used, test_held, overage_used, overage_held, granted, adjusted,
-    charged, refunded, refunded_to_balance, expired, adjusted_up, opening, threshold_raised, cap_raised, closed_at
+    charged, refunded, refunded_to_balance, expired, adjusted_up, overage_price,
+    opening, threshold_raised, cap_raised, closed_at
 from ledger.periods where account = any($1::bigint[]) and period = any($2::text[])
 """
 
@@ -213,16 +214,17 @@ select * from unnest($8::bigint[], $9::bigint[], $10::smallint[], $11::text[], $
 
 WRITE_PERIODS: Final = """
 insert into ledger.periods (account, period, live_used, live_held, test_used, test_held, overage_used, overage_held,
-    granted, adjusted, charged, refunded, refunded_to_balance, expired, adjusted_up, opening, threshold_raised,
-    cap_raised, closed_at)
+    granted, adjusted, charged, refunded, refunded_to_balance, expired, adjusted_up, overage_price, opening,
+    threshold_raised, cap_raised, closed_at)
 select * from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
     $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],
-    $15::bigint[], $16::bigint[], $17::int[], $18::bool[], $19::timestamptz[])
+    $15::bigint[], $16::bigint[], $17::bigint[], $18::int[], $19::bool[], $20::timestamptz[])
 on conflict (account, period) do update set live_used = excluded.live_used, live_held = excluded.live_held,
     test_used = excluded.test_used, test_held = excluded.test_held, overage_used = excluded.overage_used,
     overage_held = excluded.overage_held, granted = excluded.granted, adjusted = excluded.adjusted,
     charged = excluded.charged, refunded = excluded.refunded, refunded_to_balance = excluded.refunded_to_balance,
-    expired = excluded.expired, adjusted_up = excluded.adjusted_up, opening = excluded.opening,
+    expired = excluded.expired, adjusted_up = excluded.adjusted_up,
+    overage_price = excluded.overage_price, opening = excluded.opening,
     threshold_raised = excluded.threshold_raised, cap_raised = excluded.cap_raised, closed_at = excluded.closed_at
 """
 

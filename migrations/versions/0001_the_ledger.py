@@ -320,6 +320,7 @@ create table ledger.periods (
     refunded_to_balance bigint not null default 0,
     expired bigint not null default 0,
     adjusted_up bigint not null default 0,
+    overage_price bigint,
     opening bigint,
     threshold_raised integer not null default 0,
     cap_raised boolean not null default false,

@@ -260,7 +260,7 @@ class Added:
 FIGURES = tuple(
     field
     for field in Period.__struct_fields__
-    if field not in ("period", "opening", "threshold_raised", "cap_raised", "closed_at")
+    if field not in ("period", "overage_price", "opening", "threshold_raised", "cap_raised", "closed_at")
 )
 """What the postings add up to, of what is kept of a month; the rest says what was told and decided."""
 

@@ -111,7 +111,7 @@ def test_overage_is_held_last(
     [
         ("half a turn", [turn(1), Line("agent_turn", 1.5)], {}, "lines[1].quantity: agent_turn is measured in"),
         ("a partial turn", [turn()], {"allow_partial": True}, "allow_partial: agent_turn is no call"),
-        ("a transferable turn", [turn()], {"transferable": True}, "transferable: agent_turn cannot be"),
+        ("a transferable turn", [turn()], {"transferable": True}, "transferable: agent_turn is no call"),
         ("a turn, with a call as its second line", [turn(), call(60)], {"allow_partial": True}, "allow_partial: "),
     ],
 )

@@ -153,11 +153,16 @@ def test_what_a_job_holds(
     assert (held.transfer_allowance, held.credits) == (allowance, hold), what
 
 
-@pytest.mark.parametrize("operation", ["agent_turn", BRIDGED])
-def test_what_is_no_transferable_call_cannot_be_transferred(operation: str) -> None:
+def test_what_is_no_call_cannot_be_transferred() -> None:
     """P10."""
-    with pytest.raises(TransferNotPossible, match=f"{operation} cannot be transferred"):
-        rate_hold(PRICES, [(operation, 1)], transferable=True)
+    with pytest.raises(TransferNotPossible, match="agent_turn is no call"):
+        rate_hold(PRICES, [("agent_turn", 1)], transferable=True)
+
+
+@pytest.mark.parametrize(("operation", "quantity"), [(BRIDGED, 60), (CALL, 0)])
+def test_nothing_is_held_for_a_transfer_that_cannot_split_anything(operation: str, quantity: int) -> None:
+    """P10: the bridged part is not bridged again, and no second of a call of nothing can be."""
+    assert rate_hold(PRICES, [(operation, quantity)], transferable=True).transfer_allowance == 0
 
 
 def catalog_of(call: int, bridged: int, legs: int) -> CatalogVersion:
