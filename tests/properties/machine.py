@@ -159,9 +159,7 @@ class LedgerMachine(RuleBasedStateMachine):
         first_credits=st.sampled_from([0, 100, 1500, 4000, 20000]),
         before_the_end=st.sampled_from([None, timedelta(minutes=10), timedelta(hours=20), timedelta(days=4)]),
     )
-    def begin(
-        self, first: Json, second: Json | None, first_credits: int, before_the_end: timedelta | None
-    ) -> None:
+    def begin(self, first: Json, second: Json | None, first_credits: int, before_the_end: timedelta | None) -> None:
         """Open one account or both, at some distance from the end of a month."""
         if before_the_end is not None:
             near = end_of_period(period_of(self.model.now)) - before_the_end
@@ -335,9 +333,7 @@ class LedgerMachine(RuleBasedStateMachine):
         body = data.draw(worlds.settlements(job.request["lines"]), label="body")
         if job.status == "settled" and data.draw(st.booleans(), label="same lines"):
             rows = job.settlement["lines"]
-            body["lines"] = [
-                {"operation": row["operation"], "quantity": row["measured_quantity"]} for row in rows
-            ]
+            body["lines"] = [{"operation": row["operation"], "quantity": row["measured_quantity"]} for row in rows]
         self.job_command("settle", self.owner(job), job.job_id, body)
 
     @precondition(lambda self: self.jobs())
@@ -357,9 +353,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def refund(self, data: st.DataObject, refund_id: str, part: int | None, own_name: bool) -> None:
         """Refund; mostly what was charged, under a name of the job's own so that the names do not run out."""
         charged = [job for job in self.jobs(still_open=False) if job.charge]
-        jobs = (
-            data.draw(st.sampled_from([charged, charged, charged, self.jobs()]), label="among") or self.jobs()
-        )
+        jobs = data.draw(st.sampled_from([charged, charged, charged, self.jobs()]), label="among") or self.jobs()
         job = data.draw(st.sampled_from(jobs), label="job")
         if own_name:
             refund_id = f"{refund_id}-{job.job_id}"
@@ -412,9 +406,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(
         account=worlds.accounts,
         drained=st.booleans(),
-        jobs=st.lists(
-            st.tuples(st.sampled_from([1, 7, 60]), st.sampled_from([0, 3, 60, 500])), min_size=2, max_size=3
-        ),
+        jobs=st.lists(st.tuples(st.sampled_from([1, 7, 60]), st.sampled_from([0, 3, 60, 500])), min_size=2, max_size=3),
         held_on=st.sampled_from([0, 0, 40]),
     )
     def overdraw(self, account: int, drained: bool, jobs: list[tuple[int, int]], held_on: int) -> None:
@@ -425,10 +417,7 @@ class LedgerMachine(RuleBasedStateMachine):
             if job_id is not None and reserved:
                 speech = {"operation": "tts_synthesis", "quantity": reserved}
                 body = {"environment": "live", "lines": [speech]}
-                if (
-                    self.job_command("reserve", account_id, job_id, body).status == 201
-                    and reserved != held_on
-                ):
+                if self.job_command("reserve", account_id, job_id, body).status == 201 and reserved != held_on:
                     opened.append((job_id, reserved + over))
         known = self.model.accounts.get(account_id)
         if drained and known is not None and (left := known.available(self.model.now)):
@@ -461,9 +450,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 settlement = {"lines": [{"operation": "agent_turn", "quantity": 1}]}
                 self.job_command("settle", self.account(account), job_id, settlement)
                 self.job_command("release", self.account(account), job_id, {})
-                self.job_command(
-                    "refund", self.account(account), job_id, {"refund_id": "rf", "credits": None}
-                )
+                self.job_command("refund", self.account(account), job_id, {"refund_id": "rf", "credits": None})
 
     @rule(account=worlds.accounts, months_ago=st.integers(0, 2), data=st.data())
     def read_the_past(self, account: int, months_ago: int, data: st.DataObject) -> None:

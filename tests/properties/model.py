@@ -267,9 +267,7 @@ class Model:
         account.remember(self.now)
         return answer(201, reservation)
 
-    def _refused_by_quotas(
-        self, account: Account, environment: str, smallest: int, *, call: bool
-    ) -> Expected | None:
+    def _refused_by_quotas(self, account: Account, environment: str, smallest: int, *, call: bool) -> Expected | None:
         """The refusal of a ceiling if there is one: what can never fit, slots, what is left of the period."""
         quota = account.policy["environments"][environment]
         if quota["period_credits"] is not None and smallest > quota["period_credits"]:
@@ -399,9 +397,7 @@ class Model:
         if job.status == "released":
             return answer(200, job.release)
         if not job.open:
-            return refusal_of_closed(
-                "job_already_closed" if job.status == "settled" else "job_not_completed", job
-            )
+            return refusal_of_closed("job_already_closed" if job.status == "settled" else "job_not_completed", job)
         job.error_code = body.get("error_code")
         job.originated = body.get("originated", True)
         job.release = {
@@ -478,7 +474,8 @@ class Model:
             units, cost = billed(line["operation"], line["quantity"])
             unit = PRICES[line["operation"]].unit
             rows.append({"operation": line["operation"], "unit": unit, "quantity": units, "credits": cost})
-        allowance = TRANSFER_ALLOWANCE if transferable else 0
+        splits = transferable and lines[0]["operation"] == "voice_call_minute" and lines[0]["quantity"]
+        allowance = TRANSFER_ALLOWANCE if splits else 0
         body = {
             "lines": rows,
             "transfer_allowance": allowance,

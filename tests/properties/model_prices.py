@@ -75,9 +75,7 @@ def is_call(lines: list[Json]) -> bool:
 
 def lines_identity(lines: list[Json]) -> tuple[tuple[str, Fraction | None], ...]:
     """Lines as they are compared: 2 and 2.0 are the same quantity, the order counts."""
-    return tuple(
-        (line["operation"], None if line["quantity"] is None else exactly(line["quantity"])) for line in lines
-    )
+    return tuple((line["operation"], None if line["quantity"] is None else exactly(line["quantity"])) for line in lines)
 
 
 def unpriced(lines: list[Json]) -> bool:

@@ -114,9 +114,7 @@ def reservations(draw: st.DrawFn) -> Json:
 @st.composite
 def settlements(draw: st.DrawFn, reserved: list[Json]) -> Json:
     """The body of a settlement of a job: as reserved, or less, or more, or with lines nobody reserved."""
-    kind = draw(
-        st.sampled_from(["as reserved", "measured", "measured", "transferred", "more lines", "other"])
-    )
+    kind = draw(st.sampled_from(["as reserved", "measured", "measured", "transferred", "more lines", "other"]))
     operations = [row["operation"] for row in reserved]
     if kind == "as reserved":
         lines = [{"operation": row["operation"], "quantity": row["quantity"]} for row in reserved]
@@ -187,8 +185,7 @@ ENDINGS = {
 }
 endings = st.sampled_from(
     [ENDINGS["never"]] * 4
-    + [ENDINGS[name] for name in ("in an hour", "with the month", "with the next deadline", "in three days")]
-    * 2
+    + [ENDINGS[name] for name in ("in an hour", "with the month", "with the next deadline", "in three days")] * 2
     + [ENDINGS["an hour ago"]]
 )
 
@@ -228,9 +225,7 @@ cuts = st.sampled_from(
     [{"module_enabled": False}, {"access": "suspended"}, {"environments": {"live": None, "test": None}}]
 )
 restored: Json = {"module_enabled": True, "access": "active", "environments": {"live": {}}}
-module_and_access = st.one_of(
-    *[st.sampled_from([{}, {"module_enabled": True, "access": "active"}])] * 6, cuts
-)
+module_and_access = st.one_of(*[st.sampled_from([{}, {"module_enabled": True, "access": "active"}])] * 6, cuts)
 other_changes = st.fixed_dictionaries(
     {},
     optional={

@@ -178,6 +178,4 @@ def test_a_refusal_must_not_say_when_to_come_back_unless_it_is_temporary() -> No
     body = {"error": {"code": "insufficient_credits"}}
     assert answer_differences(expected, 402, body) == []
     late = {"error": {"code": "insufficient_credits", "details": {"retry_after": 3}}}
-    assert answer_differences(expected, 402, late) == [
-        'error.details.retry_after: expected "<absent>", got 3'
-    ]
+    assert answer_differences(expected, 402, late) == ['error.details.retry_after: expected "<absent>", got 3']

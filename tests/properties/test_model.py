@@ -33,9 +33,7 @@ def with_overage(cap: str | None, now: datetime = NOW) -> Model:
     return model
 
 
-def grant(
-    model: Model, grant_id: str, amount: int, kind: str = "purchase", ends: datetime | None = None
-) -> None:
+def grant(model: Model, grant_id: str, amount: int, kind: str = "purchase", ends: datetime | None = None) -> None:
     expires = None if ends is None else ends.isoformat()
     body = {"kind": kind, "credits": amount, "expires_at": expires}
     assert model.put_grant(A, grant_id, body).status == 201
