@@ -46,27 +46,39 @@ _READS: Final = {
 
 AWAY: Final = (
     asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
     asyncpg.InternalClientError,  # a connection that was cut in the middle of a statement
-    asyncpg.OperatorInterventionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.DatabaseDroppedError,
     asyncpg.InsufficientResourcesError,
     asyncpg.InvalidCatalogNameError,
+    asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.ReadOnlySQLTransactionError,
     OSError,
     TimeoutError,
 )
-"""What is raised where the database is away, shutting down or full: trying again later may help."""
+"""What is raised where the database is away, shutting down, full or closed to us: trying again later may help.
+
+A statement that takes too long is not among them: that is the statement's fault, and it must not take its neighbours
+with it.
+"""
+
+_CONNECTION_LOST: Final = ("closed", "closing", "released", "in progress")
+"""What asyncpg says, among other things, in an `InterfaceError` about a connection that was lost."""
 
 AGAIN: Final = (asyncpg.TransactionRollbackError, asyncpg.LockNotAvailableError)
 """What is raised where a transaction stood in the way of others: trying again at once may help."""
 
 
 def is_away(error: BaseException) -> bool:
-    """Tells a database that is away from a defect of ours (asyncpg could not encode a value: a ValueError)."""
+    """Tells a database that is away from a defect of ours."""
     if isinstance(error, DBAPIError):  # SQLAlchemy wraps what asyncpg raised twice.
         cause = error.orig and error.orig.__cause__
         return error.connection_invalidated or (cause is not None and is_away(cause))
-    return isinstance(error, (*AWAY, NoConnectionFree)) and not isinstance(error, ValueError)
+    if isinstance(error, asyncpg.InterfaceError):
+        return any(sign in str(error) for sign in _CONNECTION_LOST)
+    return isinstance(error, (*AWAY, NoConnectionFree))
 
 
 class MigrationError(Exception):
@@ -154,20 +166,31 @@ def operator_pool(url: str, size: int) -> asyncpg.Pool:
     return _pool(url, size, _SESSION)
 
 
-def _pool(url: str, size: int, session: dict[str, str]) -> asyncpg.Pool:
+def health_pool(url: str, seconds_max: float) -> asyncpg.Pool:
+    """Returns the pool that asks whether the database is there, and waits no longer than this for an answer."""
+    return _pool(url, 1, _SESSION, seconds_max)
+
+
+def _pool(url: str, size: int, session: dict[str, str], seconds_max: float = STATEMENT_SECONDS_MAX + 5) -> asyncpg.Pool:
     return asyncpg.create_pool(
         _plain(url),
         min_size=0,
         max_size=size,
         max_inactive_connection_lifetime=0,
-        timeout=CONNECT_SECONDS_MAX,
-        command_timeout=STATEMENT_SECONDS_MAX + 5,
+        timeout=min(CONNECT_SECONDS_MAX, seconds_max),
+        command_timeout=seconds_max,
         server_settings={**session, "role": SERVICE_ROLE},
     )
 
 
-def read_engine(url: str, size: int) -> AsyncEngine:
-    """Returns the engine for reads: every connection is read-only, so it can be pointed at a replica."""
+def read_engine(url: str, size: int, role: str | None = SERVICE_ROLE) -> AsyncEngine:
+    """Returns the engine for reads: every connection is read-only, so it can be pointed at a replica.
+
+    Args:
+        url: the database.
+        size: how many connections it may have.
+        role: the role that connections take on; None stays with the user of the URL.
+    """
     return create_async_engine(
         sqlalchemy_url(url),
         pool_size=size,
@@ -182,7 +205,7 @@ def read_engine(url: str, size: int) -> AsyncEngine:
                 **_SESSION,
                 "default_transaction_read_only": "on",
                 "enable_seqscan": "off",
-                "role": SERVICE_ROLE,
+                **({} if role is None else {"role": role}),
             },
         },
     )

@@ -32,6 +32,13 @@ class OperationNotPriced(LookupError):
         self.operation = operation
 
 
+class UnknownVersion(LookupError):
+    """This catalog lacks a version that a job was reserved under: it is older than the one that priced the job."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(f"the catalog has no version {version}")
+
+
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The price of one operation: `credits` for each billed `unit` of each of its `legs`."""
 
@@ -68,8 +75,16 @@ class CatalogVersion(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """A fingerprint of the date and every price: equal digests mean equal versions (P9)."""
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+        """A fingerprint of the date and every price: equal digests mean equal versions (P9).
+
+        It is kept in databases: what goes into it is written out, and a new field goes in only where it is used.
+        """
+        prices = [
+            (p.operation, p.unit, p.measured_in, p.credits, p.per, p.legs, p.minimum, p.flat, p.slot, p.transfer_to)
+            for p in (self.prices[name] for name in sorted(self.prices))
+        ]
+        parts = (self.version, self.effective_from, prices)
+        return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
 class Catalog:
@@ -87,8 +102,11 @@ class Catalog:
         return None
 
     def version(self, name: str) -> CatalogVersion:
-        """Return a version by its name; a job asks for the one it was reserved under (P9)."""
-        return self._by_name[name]
+        """Return a version by its name, or raise `UnknownVersion`; a job asks for the one it has (P9)."""
+        found = self._by_name.get(name)
+        if found is None:
+            raise UnknownVersion(name)
+        return found
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name

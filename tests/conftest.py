@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import shutil
 import tempfile
@@ -115,9 +116,10 @@ def module_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callab
 @contextlib.contextmanager
 def _starter(folder: Path) -> Iterator[Callable[..., Service]]:
     started: list[Service] = []
+    numbers = itertools.count()
 
     def start(*options: str, environment: dict[str, str] | None = None) -> Service:
-        own = folder / f"service-{len(started)}"
+        own = folder / f"service-{next(numbers)}"
         own.mkdir()
         started.append(start_service(own, *options, environment=environment))
         return started[-1]

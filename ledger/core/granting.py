@@ -20,7 +20,7 @@ WELCOME_CREDITS = 3_000
 
 def put_grant(account: Account, command: PutGrant, now: datetime) -> Outcome:
     """Grant credits, which pay an overdraft first (F4), or take them away by a negative adjustment."""
-    request = _fingerprint(command)
+    request = grant_fingerprint(command)
     known = account.grants_by_id.get(command.grant_id)
     if known is not None:
         if known.request != request:
@@ -66,7 +66,7 @@ def grant_welcome(account: Account, now: datetime) -> bool:
     if not welcome_owed(account):
         return False
     command = PutGrant(account_id=account.account_id, grant_id=WELCOME_ID, kind="welcome", credits=WELCOME_CREDITS)
-    _grant(account, command, "welcome", None, _fingerprint(command), now)
+    _grant(account, command, "welcome", None, grant_fingerprint(command), now)
     account.welcome_at = now
     account.changes.policy = True
     return True
@@ -81,7 +81,8 @@ def own_ids(command: PutGrant) -> Refused | None:
     return None
 
 
-def _fingerprint(command: PutGrant) -> bytes:
+def grant_fingerprint(command: PutGrant) -> bytes:
+    """Return what makes two grants of an id the same. It is kept: its parts are written out."""
     parts = (command.kind, command.credits, command.expires_at, command.reference)
     return hashlib.sha256(msgspec.json.encode(parts)).digest()[:16]
 

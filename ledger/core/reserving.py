@@ -126,11 +126,12 @@ def fraction_refused(version: CatalogVersion, lines: tuple[Line, ...]) -> Refuse
 
 
 def request_fingerprint(command: Reserve) -> bytes:
-    """Return what makes two reservations the same request (J10)."""
+    """Return what makes two reservations the same request (J10). It is kept: its parts are written out."""
     if command.fingerprint is not None:
         parts: object = (command.environment, command.fingerprint)
     else:
-        parts = (command.environment, command.lines, command.transferable, command.allow_partial)
+        lines = [(line.operation, line.quantity) for line in command.lines]
+        parts = (command.environment, lines, command.transferable, command.allow_partial)
     return hashlib.sha256(msgspec.json.encode(parts)).digest()[:16]
 
 

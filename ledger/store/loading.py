@@ -103,6 +103,12 @@ async def load_one(connection: Connection, account_id: str, *, simulated_clock: 
     return batch
 
 
+async def has_entries(connection: Connection, entries: Sequence[tuple[int, int, bytes]]) -> bool:
+    """Return whether the journal has all of some entries: account, sequence and hash of each."""
+    found = await connection.fetchval(statements.COUNT_ENTRIES, *_columns(entries, 3))
+    return bool(found == len(entries))
+
+
 class _Reader:
     """Reads rows into a batch's accounts, one kind of row a method."""
 
@@ -215,6 +221,10 @@ class _Reader:
         """Read every month that a decision can count in: the current one, those of jobs, those ended with a grant."""
         months = {period_of(batch.now)} | {job.period for job in self._jobs.values()}
         months |= {c.period for c in commands if isinstance(c, ClosePeriod)}
+        leaving = [batch.accounts[c.account_id].number for c in commands if isinstance(c, DeleteAccount)]
+        if leaving:
+            rows = await self._connection.fetch(statements.UNCLOSED_MONTHS, leaving)
+            months |= {row["period"] for row in rows}
         months |= {period_of(job.expires_at) for job in self._jobs.values() if job.open}
         for account in batch.accounts.values():
             months.add(period_of(account.at))

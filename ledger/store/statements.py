@@ -121,6 +121,16 @@ select account, environment, job, expires_at from ledger.holds
 where account = any($1::bigint[]) and slot = 'call' and expires_at < $2
 """
 
+UNCLOSED_MONTHS: Final = """
+select distinct p.period from ledger.periods p join ledger.accounts a on a.account = p.account
+where p.account = any($1::bigint[]) and (a.closed_through is null or p.period > a.closed_through)
+"""
+
+COUNT_ENTRIES: Final = """
+select count(*) from unnest($1::bigint[], $2::bigint[], $3::bytea[]) w (account, sequence, hash)
+join ledger.entries e on e.account = w.account and e.sequence = w.sequence and e.hash = w.hash
+"""
+
 # -- write ---------------------------------------------------------------------------------------------------------
 
 WRITE_BALANCES: Final = """
@@ -292,6 +302,11 @@ insert into ledger.price_versions (version, digest, used_since)
 select * from unnest($1::text[], $2::text[], $3::timestamptz[]) on conflict (version) do nothing
 """
 
+DIFFERENT_PRICES: Final = """
+select p.version from unnest($1::text[], $2::text[]) w (version, digest)
+join ledger.price_versions p on p.version = w.version where p.digest <> w.digest
+"""
+
 ADD_STATEMENTS: Final = """
 insert into ledger.statements (account, period, statement, closed_at)
 select account, period, statement::json, closed_at
@@ -309,19 +324,12 @@ from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::ti
 order by number
 """
 
-# A deleted account keeps its row, without a name and without policy; the names of its grants go with them. What is
-# long (its jobs and their records) is removed afterwards in bounded batches.
+# A deleted account keeps its row, without a name and without policy. What is long (its jobs and their records, its
+# grants, its events) is removed afterwards in bounded batches.
 ANONYMISE: Final = (
     "update ledger.accounts set account_id = null, deletion_status = 'deleting' where account = any($1::bigint[])",
-    "delete from ledger.grants where account = any($1::bigint[])",
     "delete from ledger.quotas where account = any($1::bigint[])",
     "delete from ledger.billing_cycles where account = any($1::bigint[])",
-    "delete from ledger.events where account = any($1::bigint[]) and type = 'job.expired'",
-)
-
-DROP_UNOPENED: Final = (
-    "delete from ledger.balances where account = any($1::bigint[])",
-    "delete from ledger.accounts where account = any($1::bigint[])",
 )
 
 OPEN_HOLDS: Final = f"""

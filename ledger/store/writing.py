@@ -20,11 +20,12 @@ async def write(connection: Connection, accounts: Iterable[Account], prices: dic
     """Write what changed in the accounts of a batch, inside the transaction that holds their locks.
 
     `prices` are digests of catalog versions, by name, that the batch's reservations were the first to use (P9).
-    The order matters in one place only: a key is freed before another job takes it (J10).
+    The order matters: a key is freed before another job takes it (J10), a job is opened before it is closed, a name
+    goes after what is found by it, and events are written last.
     """
     changed = list(accounts)
+    await _use_prices(connection, _prices(changed, prices))
     for statement, rows in (
-        (statements.USE_PRICES, _prices(changed, prices)),
         (statements.FREE_KEYS, _freed_keys(changed)),
         (statements.OPEN_JOBS, _opened_jobs(changed)),
         (statements.CLOSE_JOBS, _closed_jobs(changed)),
@@ -45,7 +46,6 @@ async def write(connection: Connection, accounts: Iterable[Account], prices: dic
             await connection.execute(statement, *_columns(rows))
     await _write_quotas(connection, changed)
     await _write_journal(connection, changed)
-    await _for_each(connection, statements.DROP_UNOPENED, [a.number for a in changed if a.is_new])
     await _for_each(connection, statements.ANONYMISE, [a.number for a in changed if a.changes.anonymised])
     await _write_events(connection, changed)
 
@@ -75,6 +75,19 @@ async def _write_journal(connection: Connection, accounts: list[Account]) -> Non
         for position, p in enumerate(e.postings, start=1)
     ]
     await connection.execute(statements.WRITE_JOURNAL, *_columns(heads), *_columns(postings))
+
+
+class PricesDiffer(RuntimeError):
+    """A catalog version was used by another replica with other prices (P9)."""
+
+
+async def _use_prices(connection: Connection, rows: Rows) -> None:
+    """Note the catalog versions that are used for the first time; raise `PricesDiffer` if they were not the same."""
+    if rows:
+        versions, digests, instants = _columns(rows)
+        await connection.execute(statements.USE_PRICES, versions, digests, instants)
+        for row in await connection.fetch(statements.DIFFERENT_PRICES, versions, digests):
+            raise PricesDiffer(f"version {row['version']} was used with other prices")
 
 
 async def _for_each(connection: Connection, commands: tuple[str, ...], numbers: list[int]) -> None:

@@ -9,10 +9,10 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from ledger import engine as engine_module
 from ledger.core.commands import (
     BringUp,
     BroughtUp,
+    Command,
     Line,
     Outcome,
     PolicyChange,
@@ -27,10 +27,12 @@ from ledger.core.commands import (
 from ledger.core.decide import decide
 from ledger.database import batch_pool
 from ledger.embedded import ConnectionUrls
-from ledger.engine import CommandFailed, Engine, QueueFull
+from ledger.engine import CommandFailed, DatabaseAway, Engine, QueueFull, batches
 from pricing import catalog
 
 TURN = (Line("agent_turn", 1),)
+COMMIT = "_Transaction__commit"
+"""asyncpg's own commit, which tests let fail."""
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ async def test_a_command_that_fails_harms_no_neighbour(engine: Engine, monkeypat
             raise ZeroDivisionError
         return decide(account, command, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(engine_module, "decide", poisoned)
+    monkeypatch.setattr(batches, "decide", poisoned)
     futures = [engine.submit(reserve("a", job)) for job in ("j1", "j2", "bad", "j3", "j4")]
     done = await asyncio.gather(*futures, return_exceptions=True)
     assert isinstance(done.pop(2), CommandFailed)
@@ -160,3 +162,123 @@ async def test_bringing_up_says_what_it_entered(engine: Engine, pool: asyncpg.Po
     await advance(pool, 10)
     assert await engine.execute(BringUp(account_id="a")) == BroughtUp(holds_expired=1, credits_returned=11)
     assert await engine.execute(BringUp(account_id="a")) == BroughtUp()
+
+
+async def test_a_commit_that_was_lost_on_the_wire_has_its_first_answer(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J1: the transaction committed, its connection died before saying so: the journal is asked, nothing is redone."""
+    await open_account(engine, "a")
+    commit = getattr(asyncpg.transaction.Transaction, COMMIT)
+    lost = [1]
+
+    async def commit_and_lose(transaction: asyncpg.transaction.Transaction) -> None:
+        await commit(transaction)
+        if lost and lost.pop():
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+
+    monkeypatch.setattr(asyncpg.transaction.Transaction, COMMIT, commit_and_lose)
+    outcomes = await asyncio.gather(engine.submit(reserve("a", "j")), engine.submit(settle("a", "j")))
+    assert not lost
+    assert isinstance(outcomes[0], Reserved)
+    assert outcomes[0].created
+    assert isinstance(outcomes[1], Settled)
+
+
+async def test_a_commit_that_did_not_happen_is_done_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    await open_account(engine, "a")
+    commit = getattr(asyncpg.transaction.Transaction, COMMIT)
+    lost = [1]
+
+    async def lose(transaction: asyncpg.transaction.Transaction) -> None:
+        if lost and lost.pop():
+            await transaction._connection.close()  # type: ignore[attr-defined]
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+        await commit(transaction)
+
+    monkeypatch.setattr(asyncpg.transaction.Transaction, COMMIT, lose)
+    outcomes = await asyncio.gather(engine.submit(reserve("a", "j")), engine.submit(settle("a", "j")))
+    assert [type(outcome) for outcome in outcomes] == [Reserved, Settled]
+
+
+async def test_no_connection_is_nobodys_fault(
+    engine: Engine, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E2: a refused login is a database that is away, not a defect of each command."""
+    await open_account(engine, "a")
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise asyncpg.InvalidPasswordError("password authentication failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncpg.Pool, "acquire", refuse)
+        done = await asyncio.gather(*(engine.submit(reserve("a", f"j{n}")) for n in range(8)), return_exceptions=True)
+    assert {type(outcome) for outcome in done} == {DatabaseAway}
+    assert isinstance(await engine.execute(reserve("a", "j0")), Reserved)
+
+
+async def test_a_statement_that_takes_too_long_fails_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    await open_account(engine, "a")
+
+    def slow(account: object, command: object, *rest: object) -> Outcome:
+        if getattr(command, "job_id", "") == "slow":
+            raise asyncpg.QueryCanceledError("canceling statement due to statement timeout")
+        return decide(account, command, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(batches, "decide", slow)
+    futures = [engine.submit(reserve("a", job)) for job in ("j1", "slow", "j2")]
+    done = await asyncio.gather(*futures, return_exceptions=True)
+    assert [type(outcome) for outcome in done] == [Reserved, DatabaseAway, Reserved]
+
+
+async def test_a_batch_that_is_halved_keeps_the_order_of_an_account(
+    engine: Engine, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What follows a command that waits for its account to be brought up waits behind it."""
+    await open_account(engine, "a")
+    await open_account(engine, "b")
+    await wait_for(engine, [reserve("a", f"due{n}", ttl_seconds=60) for n in range(600)])
+    await advance(pool, 3600)
+    failures = [1]
+
+    def fails_once(account: object, command: object, *rest: object) -> Outcome:
+        if getattr(command, "job_id", "") == "other" and failures and failures.pop():
+            raise ZeroDivisionError
+        return decide(account, command, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(batches, "decide", fails_once)
+    commands: list[Command] = [
+        reserve("a", "x"),
+        reserve("b", "other"),
+        settle("a", "x"),
+        reserve("a", "y"),
+        settle("a", "y"),
+    ]
+    outcomes = await asyncio.gather(*(engine.submit(command) for command in commands))
+    assert [type(outcome) for outcome in outcomes] == [Reserved, Reserved, Settled, Reserved, Settled]
+
+
+async def test_a_flusher_survives_a_defect(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for ever: whatever escapes a batch is told to its callers, and the next batch is served."""
+    await open_account(engine, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_carry_out", None)
+        with pytest.raises(CommandFailed):
+            await engine.execute(reserve("a", "j"))
+    assert isinstance(await engine.execute(reserve("a", "j")), Reserved)
+
+
+async def test_stopping_does_not_wait_for_ever(pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(pool, catalog.load(), simulated_clock=True)
+    await engine.start()
+    await open_account(engine, "a")
+
+    async def hang(_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(engine, "_carry_out", hang)
+    waiting = [engine.submit(reserve("a", f"j{n}")) for n in range(3)]
+    await asyncio.sleep(0)
+    await engine.stop(seconds_max=0.1)
+    done = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(outcome) for outcome in done} == {DatabaseAway}

@@ -106,8 +106,7 @@ class Service:
     async def _prices(self, request: web.Request) -> web.Response:
         names = ("credits", "per", "legs", "minimum")
         prices = [
-            {"operation": name, "unit": "u", **dict(zip(names, price, strict=True))}
-            for name, price in PRICES.items()
+            {"operation": name, "unit": "u", **dict(zip(names, price, strict=True))} for name, price in PRICES.items()
         ]
         return web.json_response({"version": "v1", "effective_from": "2026-01-01", "prices": prices})
 

@@ -32,15 +32,11 @@ def test_any_other_text_has_no_role(token: str) -> None:
 
 def test_two_tokens_of_a_role_are_accepted_while_one_replaces_the_other() -> None:
     old, new = new_token(Role.GATEWAY), new_token(Role.GATEWAY)
-    table = TokenTable.of_hashes(
-        f" {hash_of(old, Role.GATEWAY)} , {hash_of(new, Role.GATEWAY).upper().lower()},"
-    )
+    table = TokenTable.of_hashes(f" {hash_of(old, Role.GATEWAY)} , {hash_of(new, Role.GATEWAY).upper().lower()},")
     assert [table.role_of(token) for token in (old, new)] == [Role.GATEWAY, Role.GATEWAY]
 
 
-@pytest.mark.parametrize(
-    "text", ["gateway", "gateway:", "boss:" + "0" * 64, "admin:" + "0" * 63, "admin:" + "g" * 64]
-)
+@pytest.mark.parametrize("text", ["gateway", "gateway:", "boss:" + "0" * 64, "admin:" + "0" * 63, "admin:" + "g" * 64])
 def test_a_malformed_hash_is_refused_and_not_shown(text: str) -> None:
     with pytest.raises(ValueError, match="role:sha256hex") as refusal:
         TokenTable.of_hashes(text)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pricing.catalog import InvalidCatalog, OperationNotPriced, Price, load, parse
+from pricing.catalog import InvalidCatalog, OperationNotPriced, Price, UnknownVersion, load, parse
 
 MICROSECOND = timedelta(microseconds=1)
 
@@ -93,6 +93,8 @@ def test_past_versions_stay_readable_by_name() -> None:
     assert catalog.version("old").effective_from == datetime(2026, 1, 1, tzinfo=UTC)
     assert "old" in catalog
     assert "older" not in catalog
+    with pytest.raises(UnknownVersion, match="no version older"):
+        catalog.version("older")
 
 
 def test_an_effective_date_in_another_offset_is_the_same_instant_in_utc() -> None:
