@@ -11,19 +11,22 @@ import asyncpg
 from litestar import Litestar
 from litestar.types import ASGIApp
 
+from jobs.runner import Runner
+from jobs.scheduler import Sweeps
 from ledger import metrics
-from ledger.api import accounts, jobs, openapi, operation, prices, reading
+from ledger.api import accounts, deletion, events, jobs, openapi, operation, prices, reading, sweeps
 from ledger.api.http import BODY_BYTES_MAX, RequestIds, handle_exception
 from ledger.api.services import Services
-from ledger.database import batch_pool, operator_pool, read_engine
+from ledger.database import batch_pool, health_pool, operator_pool, read_engine
 from ledger.engine import Engine
+from ledger.engine.engine import FLUSHERS
 from ledger.queries import Reading
 from ledger.settings import Settings
 from pricing import catalog
 from pricing.catalog import Catalog
 
-FLUSHERS: Final = 2
-"""Batches in flight at a time: more gain nothing and make everybody wait longer (measured: see the README)."""
+SWEEP_CONNECTIONS: Final = 12
+"""One for each sweep, which can all run at once, and some for who waits for one."""
 
 
 @contextlib.asynccontextmanager
@@ -39,7 +42,16 @@ async def running_app(settings: Settings) -> AsyncIterator[ASGIApp]:
 def make_app(services: Services) -> ASGIApp:
     """Return the application: request ids around the hot routes, and those around Litestar's."""
     app = Litestar(
-        route_handlers=[*accounts.ROUTES, *reading.ROUTES, *prices.ROUTES, *operation.ROUTES, *openapi.ROUTES],
+        route_handlers=[
+            *accounts.ROUTES,
+            *deletion.ROUTES,
+            *reading.ROUTES,
+            *prices.ROUTES,
+            *events.ROUTES,
+            *sweeps.ROUTES,
+            *operation.ROUTES,
+            *openapi.ROUTES,
+        ],
         exception_handlers={Exception: handle_exception},
         request_max_body_size=BODY_BYTES_MAX,
         openapi_config=None,
@@ -58,6 +70,8 @@ async def running_services(settings: Settings) -> AsyncIterator[Services]:
     metrics.BUILD.info({"version": version("gateway-ledger")})
     async with contextlib.AsyncExitStack() as stack:
         pool = await stack.enter_async_context(operator_pool(url, settings.pool_size))
+        audits = await stack.enter_async_context(operator_pool(url, 1))
+        health = await stack.enter_async_context(health_pool(url, operation.READY_SECONDS_MAX))
         batches = await stack.enter_async_context(batch_pool(url, FLUSHERS))
         primary = await stack.enter_async_context(_reading(url, settings))
         reading = primary
@@ -72,11 +86,15 @@ async def running_services(settings: Settings) -> AsyncIterator[Services]:
             thresholds=settings.thresholds,
             queue_max=settings.queue_size,
             batch_max=settings.batch_size,
-            flushers=FLUSHERS,
         )
         await engine.start()
         stack.push_async_callback(engine.stop)
-        yield Services(settings, prices_in_use, engine, pool, reading, primary)
+        sweeping = await stack.enter_async_context(operator_pool(url, SWEEP_CONNECTIONS))
+        running = Sweeps(Runner(engine, sweeping, primary, simulated_clock=settings.simulated_clock))
+        if not (settings.no_sweeps or settings.simulated_clock):
+            await running.start()
+            stack.push_async_callback(running.stop)
+        yield Services(settings, prices_in_use, engine, pool, audits, health, reading, primary, running)
 
 
 @contextlib.asynccontextmanager
@@ -99,8 +117,9 @@ async def check_used_prices(pool: asyncpg.Pool, prices_in_use: Catalog) -> None:
 
 
 async def set_clock(pool: asyncpg.Pool, *, simulated: bool) -> None:
-    """Start the simulated clock at the real time, or go on where it stood; without one, time is real again."""
+    """Start a simulated clock at the real time, or go on where it stood, but never before what was decided last."""
     if simulated:
-        await pool.execute("insert into ledger.clock (now) values (clock_timestamp()) on conflict do nothing")
-    else:
-        await pool.execute("delete from ledger.clock")
+        await pool.execute(
+            "insert into ledger.clock as c (now) values (clock_timestamp()) on conflict (one) do update"
+            " set now = greatest(c.now, (select max(at) from ledger.balances))"
+        )

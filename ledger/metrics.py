@@ -23,7 +23,7 @@ BUILD: Final = Info("ledger_build", "The version that is running.", registry=REG
 
 COMMANDS: Final = Counter(
     "ledger_commands",
-    "Commands carried out, by kind and by what came of them: done, repeated, or the refusal's code.",
+    "Commands carried out, by kind and by what came of them: done, put_back, or the refusal's code.",
     ["command", "outcome"],
     registry=REGISTRY,
 )
@@ -45,8 +45,30 @@ BATCH_RETRIES: Final = Counter(
     ["reason"],
     registry=REGISTRY,
 )
-QUEUE_COMMANDS: Final = Gauge(
-    "ledger_queue_commands", "Commands that wait for a batch, or are in one.", registry=REGISTRY
+QUEUE_COMMANDS: Final = Gauge("ledger_queue_commands", "Commands that wait for a batch.", registry=REGISTRY)
+
+SWEEP_RUNS: Final = Counter(
+    "ledger_sweep_runs",
+    "Runs of each sweep, by what came of them: done, failed, or skipped since another replica was at it.",
+    ["sweep", "outcome"],
+    registry=REGISTRY,
+)
+SWEEP_ITEMS: Final = Counter(
+    "ledger_sweep_items", "What sweeps did, by what they count.", ["sweep", "item"], registry=REGISTRY
+)
+SWEEP_SECONDS: Final = Gauge(
+    "ledger_sweep_last_duration_seconds", "How long the last run of each sweep took here.", ["sweep"], registry=REGISTRY
+)
+SWEEP_SUCCESS: Final = Gauge(
+    "ledger_sweep_last_success_timestamp_seconds",
+    "When each sweep last ran to its end, as far as this replica knows.",
+    ["sweep"],
+    registry=REGISTRY,
+)
+AUDIT_DISCREPANCIES: Final = Gauge(
+    "ledger_audit_discrepancies",
+    "What the last audit here found wrong: anything above 0 is an alert.",
+    registry=REGISTRY,
 )
 
 

@@ -18,6 +18,7 @@ PREFIX: Final = "LEDGER_"
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Percent = Annotated[int, Meta(ge=1, le=100)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+BatchSize = Annotated[int, Meta(ge=1, le=4_096)]
 PostgresUrl = Annotated[str, Meta(pattern=r"^postgres(ql)?(\+asyncpg)?://")]
 RedisUrl = Annotated[str, Meta(pattern=r"^(rediss?|unix)://")]
 HttpUrl = Annotated[str, Meta(pattern=r"^https?://")]
@@ -58,10 +59,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The percentages at which `credits.threshold_reached` is raised (contract V1), ascending."""
     queue_size: Count = 10_000
     """How many commands may wait for a batch; past that, 503."""
-    batch_size: Count = 256
+    batch_size: BatchSize = 256
     """How many commands one batch, which is one transaction, may hold."""
     pool_size: Count = 4
-    """Connections for batches."""
+    """Connections for what operators ask for: the clock, quotes, small writes."""
     read_pool_size: Count = 8
     """Connections for reading."""
     tokens: TokenTable = msgspec.field(default_factory=TokenTable)

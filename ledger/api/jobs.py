@@ -49,7 +49,6 @@ from ledger.core.commands import (
     Settled,
 )
 from ledger.engine import Unavailable
-from ledger.queries import DatabaseAway
 from ledger.queries import jobs as job_queries
 from ledger.tokens import Role
 
@@ -247,7 +246,7 @@ async def _result(
     if error is None and command is not None and isinstance(submitted, asyncio.Future):
         try:
             return Result(*await _answer(services, command, submitted.result()))
-        except (ApiError, DatabaseAway) as refusal:
+        except Exception as refusal:  # noqa: BLE001 - its neighbours are committed, and are told so
             error = refusal
     assert isinstance(error, Exception)
     known = of_exception(error)

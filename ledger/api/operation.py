@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -20,6 +19,8 @@ from ledger.audit import AccountUnknownError, audit
 from ledger.tokens import Role
 
 READY_SECONDS_MAX: Final = 2
+AUDIT_WAIT_SECONDS_MAX: Final = 60
+"""How long an audit waits for the one before it."""
 
 _read_clock = bodies.decoder(bodies.ClockBody)
 _read_audit = bodies.decoder(bodies.AuditBody)
@@ -51,8 +52,8 @@ async def ready(request: AnyRequest) -> Response[bytes]:
     """Say whether commands can be carried out: 503 while the database is away."""
     services = services_of(request.scope)
     try:
-        async with asyncio.timeout(READY_SECONDS_MAX):
-            await services.pool.fetchval("select 1")
+        async with services.health.acquire(timeout=READY_SECONDS_MAX) as connection:
+            await connection.fetchval("select 1")
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise away() from error
     return json_response(reply(200, HealthView("ready")))
@@ -93,7 +94,7 @@ async def run_audit(request: AnyRequest) -> Response[bytes]:
     """Check every invariant of the books, of one account or of all (contract A)."""
     services = services_of(request.scope)
     body = _read_audit(await read_body(request.scope, request.receive) or b"{}")
-    async with services.pool.acquire() as connection:
+    async with services.audits.acquire(timeout=AUDIT_WAIT_SECONDS_MAX) as connection:
         try:
             report = await audit(connection, body.account_id)
         except AccountUnknownError:

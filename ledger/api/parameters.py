@@ -112,12 +112,17 @@ class Parameters:
             end=end,
         )
 
-    def page(self) -> PageRequest:
-        """Return which page of a list is asked for."""
+    def account_id(self) -> str | None:
+        """Return the account that a list is narrowed to."""
+        value = self._given.get("account_id")
+        return None if value is None else bodies.identifier("account_id", value)
+
+    def page(self, cursor: str = "cursor") -> PageRequest:
+        """Return which page of a list is asked for; `cursor` is the name of what it stands behind."""
         text = self._given.get("limit", str(LIMIT_DEFAULT))
         if not _LIMIT.fullmatch(text) or not 1 <= int(text) <= LIMIT_MAX:
             raise invalid(f"limit: a whole number from 1 to {LIMIT_MAX} is expected")
-        return PageRequest(int(text), self._given.get("cursor"))
+        return PageRequest(int(text), self._given.get(cursor))
 
 
 def month(name: str, value: str) -> str:

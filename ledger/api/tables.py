@@ -50,11 +50,11 @@ async def _text(columns: Sequence[str], chunks: AsyncIterator[Iterable[Row]]) ->
 def _lines(columns: Sequence[str], rows: Iterable[Row]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerows([_cell(row.get(column)) for column in columns] for row in rows)
+    writer.writerows([csv_cell(row.get(column)) for column in columns] for row in rows)
     return text.getvalue().encode()
 
 
-def _cell(value: Any) -> Any:
+def csv_cell(value: Any) -> Any:
     """Return a cell. Text that a spreadsheet would run as a formula is disarmed by an apostrophe before it."""
     if isinstance(value, bool):
         return "true" if value else "false"

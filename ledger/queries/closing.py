@@ -11,11 +11,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import text
+from sqlalchemy import select, text
 
+from ledger import schema
 from ledger.core.periods import period_end
 from ledger.queries.snapshot import Reading, Snapshot
-from ledger.queries.statements import MONTH_FIELDS, Statement, month_of, statement_of
+from ledger.queries.statements import MONTH_FIELDS, Statement, decode_statement, month_of, statement_of
 from ledger.queries.usage import UsageLine
 
 # Ended, and still to be entered: it counts in the month that it ended with (T4). Due holds are held, and seen there.
@@ -85,6 +86,28 @@ async def closing_statements(reading: Reading, accounts: Sequence[int], period: 
         )
         for account in ready
     }
+
+
+async def statement_of_deleted(snapshot: Snapshot, account: int, period: str) -> Statement:
+    """Return the statement of a month of an account whose name is gone, by its number (R7).
+
+    Its grants and holds went with the name, so that time has nothing left to decide: what is not kept as closed is
+    added up of what is there.
+    """
+    column = schema.statements.c
+    kept = await snapshot.first(select(column.statement).where(column.account == account, column.period == period))
+    if kept is not None:
+        return decode_statement(kept.statement)
+    asked = {"accounts": [account], "period": period, "ended": period_end(period)}
+    months = [month_of(row) for row in await snapshot.run(MONTHS, asked)]
+    overdrafts = {number: int(left) for number, left in await snapshot.run(OVERDRAFT, asked)}
+    return statement_of(
+        period,
+        {month.period: month for month in months},
+        status="open",
+        overdraft=overdrafts.get(account, 0),
+        charges=(await _lines(snapshot, asked))[account],
+    )
 
 
 async def _lines(snapshot: Snapshot, asked: dict[str, object]) -> defaultdict[int, list[UsageLine]]:

@@ -51,7 +51,7 @@ async def records(
         if account is None:
             return None
         column = schema.usage_records.c
-        statement = _records(account.number).where(*_conditions(account, wanted))
+        statement = records_of(account.number).where(*_conditions(account, wanted))
         if (key := _cursors.read(account.number, page.cursor)) is not None:
             behind = tuple_(literal(key[0], DateTime(timezone=True)), literal(key[1], BigInteger))
             statement = statement.where(tuple_(column.closed_at, column.job) < behind)
@@ -65,7 +65,8 @@ async def records(
         return Page(shown, following)
 
 
-def _records(account: int) -> AnySelect:
+def records_of(account: int) -> AnySelect:
+    """Return the statement that reads usage records of an account, to be narrowed."""
     record, job = schema.usage_records, schema.jobs
     job_id = select(job.c.job_id).where(job.c.account == account, job.c.number == record.c.job).scalar_subquery()
     return select(record, job_id.label("job_id")).where(record.c.account == account)

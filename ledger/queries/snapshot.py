@@ -79,14 +79,16 @@ class Snapshot:
 
     async def account(self, account_id: str) -> AccountAsked | None:
         """Return the account of a name, and now; or None. Now is never before what was decided last (T3)."""
+        row = await self.first(self.accounts().where(schema.accounts.c.account_id == account_id))
+        return None if row is None else AccountAsked(row.account, row.now)
+
+    def accounts(self) -> AnySelect:
+        """Return the statement that reads accounts, to be narrowed: number, name, and now as `account` has it."""
         clock = select(schema.clock.c.now).scalar_subquery() if self._simulated_clock else func.clock_timestamp()
-        statement = (
-            select(schema.accounts.c.account, func.greatest(clock, schema.balances.c.at))
-            .join_from(schema.accounts, schema.balances, schema.accounts.c.account == schema.balances.c.account)
-            .where(schema.accounts.c.account_id == account_id)
+        now = func.greatest(clock, schema.balances.c.at).label("now")
+        return select(schema.accounts.c.account, schema.accounts.c.account_id, now).join_from(
+            schema.accounts, schema.balances, schema.accounts.c.account == schema.balances.c.account
         )
-        row = await self.first(statement)
-        return None if row is None else AccountAsked(*row)
 
     async def brought_up(self, account_id: str) -> Account | None:
         """Return an account brought up to now in memory, or None where there is none (T1, T4).

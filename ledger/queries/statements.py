@@ -52,7 +52,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     charges: list[UsageLine]
 
 
-_decode: Final = msgspec.json.Decoder(Statement).decode
+decode_statement: Final = msgspec.json.Decoder(Statement).decode
 
 
 async def statement(reading: Reading, account_id: str, period: str) -> Statement | None:
@@ -62,15 +62,20 @@ async def statement(reading: Reading, account_id: str, period: str) -> Statement
     that has not begun.
     """
     async with reading.snapshot() as snapshot:
-        kept = await snapshot.first(_kept(account_id, period))
-        if kept is not None:
-            return _decode(kept.statement)
-        account = await snapshot.brought_up(account_id)
-        if account is None:
-            return None
-        if period > period_of(account.at):
-            raise NotYet("period: the month has not begun")
-        return await _open_statement(snapshot, account, period)
+        return await statement_in(snapshot, account_id, period)
+
+
+async def statement_in(snapshot: Snapshot, account_id: str, period: str) -> Statement | None:
+    """Return the same as `statement`, from a snapshot that is open already."""
+    kept = await snapshot.first(_kept(account_id, period))
+    if kept is not None:
+        return decode_statement(kept.statement)
+    account = await snapshot.brought_up(account_id)
+    if account is None:
+        return None
+    if period > period_of(account.at):
+        raise NotYet("period: the month has not begun")
+    return await _open_statement(snapshot, account, period)
 
 
 def _kept(account_id: str, period: str) -> AnySelect:

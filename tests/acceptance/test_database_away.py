@@ -24,9 +24,7 @@ async def test_postgres_stops_and_starts_again(
     open_dir: Path, programs: Path | None, services: Callable[..., Service]
 ) -> None:
     """E2: the embedded PostgreSQL is killed under load; the service starts it again."""
-    service = services(
-        "--data-dir", str(open_dir / "data"), environment={"LEDGER_POSTGRES_BIN": str(programs or "")}
-    )
+    service = services("--data-dir", str(open_dir / "data"), environment={"LEDGER_POSTGRES_BIN": str(programs or "")})
     async with connect(service) as client:
         await client.open_account("a", 1_000_000)
         pid = postmaster_pid(open_dir)
@@ -100,9 +98,7 @@ async def test_a_full_queue(server: Service, services: Callable[..., Service]) -
     """With room for one command, many at once are told to come back; who was accepted is served."""
     tokens = {f"LEDGER_{role.upper()}_TOKEN": token for role, token in server.tokens.items()}
     url = server.process.args[3]  # type: ignore[index]
-    small = services(
-        "--database-url", str(url), "--simulated-clock", environment={**tokens, "LEDGER_QUEUE_SIZE": "1"}
-    )
+    small = services("--database-url", str(url), "--simulated-clock", environment={**tokens, "LEDGER_QUEUE_SIZE": "1"})
     async with connect(small) as client:
         await client.open_account("a", 1_000_000)
         answers = await asyncio.gather(*(client.reserve("a", f"j{n}") for n in range(100)))

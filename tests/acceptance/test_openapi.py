@@ -19,7 +19,14 @@ A = "/v1/accounts/a"
 CALL = ("voice_call_minute", 60)
 CSV = {"Accept": "text/csv"}
 JSON = {"Content-Type": "application/json"}
-NAMES = {"account_id": "a", "job_id": "settled", "grant_id": "opening", "month": "2026-10"}
+NAMES = {
+    "account_id": "a",
+    "job_id": "settled",
+    "grant_id": "opening",
+    "month": "2026-10",
+    "confirmation_code": "code",
+    "sweep": "audit",
+}
 WITHOUT = {Role.GATEWAY: Role.READER, Role.ADMIN: Role.GATEWAY}
 """A role that is too small for those that need one."""
 
@@ -93,6 +100,8 @@ async def test_the_service_answers_what_the_document_says_and_all_of_it(module_s
         await _batch(client)
         await _reads(client)
         await _operation(client)
+        await _sweeps_and_events(client)
+        await _deletion(client)
         for operation in client.document.operations:
             await _shared(client, module_server, operation)
         assert _documented(client.document) - client.seen == set()
@@ -271,6 +280,31 @@ async def _operation(client: Checked) -> None:
     await client.refused("validation_error", "POST", "/v1/audit", {"account_id": ""})
 
 
+async def _sweeps_and_events(client: Checked) -> None:
+    swept = await client.call("POST", "/v1/sweeps/expire_holds")
+    assert swept.status == 200
+    await client.refused("resource_not_found", "POST", "/v1/sweeps/dream")
+    assert (await client.get("/v1/sweeps")).body["data"][0]["counts"] == swept.body["counts"]
+    events = await client.get("/v1/events?account_id=a&limit=500")
+    assert {"job.expired"} <= {event["type"] for event in events.body["data"]}
+    await client.refused("validation_error", "GET", "/v1/events?after=nowhere")
+
+
+async def _deletion(client: Checked) -> None:
+    """A deletion that is asked for, cancelled and revived."""
+    path = "/v1/accounts/leaving/deletion"
+    for method in ("POST", "DELETE"):
+        await client.refused("resource_not_found", method, path)
+        await client.refused("validation_error", method, "/v1/accounts/-/deletion")
+    await client.open_account("leaving")
+    for method, status in (("POST", "pending"), ("DELETE", "cancelled"), ("POST", "pending")):
+        stands = (await client.call(method, path)).body
+        assert stands["status"] == status
+        assert (await client.get(f"/v1/deletions/{stands['confirmation_code']}")).body == stands
+        assert (await client.get("/v1/accounts/leaving")).body["deletion"] == stands
+    await client.refused("resource_not_found", "GET", "/v1/deletions/nobody")
+
+
 # -- what operations share -----------------------------------------------------------------------------------------
 
 
@@ -291,7 +325,7 @@ async def _shared(client: Checked, service: Service, operation: Operation) -> No
         size = 65 if operation.id == "runBatch" else 1
         large = b" " * (size * 1024 * 1024 + 1)
         await client.refused("payload_too_large", method, path, data=large, headers=JSON)
-    elif 400 in statuses:
+    elif 400 in statuses and method == "GET":
         await _unknown_parameter(client, operation, path)
     await _other_method(client, service, operation, path)
 

@@ -433,6 +433,18 @@ GRANTS: Final[Examples] = {"the_last_page": {"data": [_GRANT], "next_cursor": No
 CYCLE: Final[Examples] = {"paid_on_time": {"status": "paid_on_time"}}
 CYCLE_STORED: Final[Examples] = {"paid_on_time": _CYCLE}
 CYCLES: Final[Examples] = {"the_last_page": {"data": [_CYCLE], "next_cursor": None}}
+_DELETION: Final[Row] = {
+    "confirmation_code": "del_Zk3vQ0p2mW8sYt5nB1xLc7Ha",
+    "status": "pending",
+    "requested_at": STARTED,
+    "executes_at": "2026-12-14T09:30:00Z",
+}
+DELETION: Final[Examples] = {"while_its_grace_lasts": _DELETION}
+DELETION_CANCELLED: Final[Examples] = {"cancelled": {**_DELETION, "status": "cancelled"}}
+DELETIONS: Final[Examples] = {
+    "while_its_grace_lasts": _DELETION,
+    "everything_is_gone": {**_DELETION, "status": "executed"},
+}
 BALANCE: Final[Examples] = {
     "while_the_call_is_open": {
         "account_id": "acme",
@@ -555,6 +567,53 @@ ENTRIES_CSV: Final = _table(
 
 # -- operation -----------------------------------------------------------------------------------------------------
 
+EVENTS: Final[Examples] = {
+    "a_month_that_was_closed": {
+        "data": [
+            {
+                "id": "evt_f935bcaeb42d12ee805a04cfaa0c76ed",
+                "type": "period.closed",
+                "created": "2026-12-01T03:00:00Z",
+                "environment": "live",
+                "account_id": "acme",
+                "data": {
+                    "period": "2026-11",
+                    "charged": 3240,
+                    "refunded": 500,
+                    "overage_credits": 0,
+                    "overage_usd": "0.00",
+                },
+            }
+        ],
+        "next_cursor": "X3mcATM8WyJldmVudHMiLDAsWzFdXQ",
+    },
+    "nothing_new": {"data": [], "next_cursor": "X3mcATM8WyJldmVudHMiLDAsWzFdXQ"},
+}
+_COUNTS: Final = {"accounts": 1, "holds_expired": 1, "credits_returned": 11}
+_RUN: Final[Row] = {"started_at": STARTED, "finished_at": STARTED, "counts": _COUNTS}
+SWEEPS: Final[Examples] = {
+    "one_that_ran_and_one_that_did_not": {
+        "data": [
+            {
+                "name": "expire_holds",
+                "every_seconds": 30,
+                **_RUN,
+                "error": None,
+                "next_run_at": "2026-11-14T09:30:30Z",
+            },
+            {
+                "name": "audit",
+                "every_seconds": 86_400,
+                "started_at": None,
+                "finished_at": None,
+                "counts": None,
+                "error": None,
+                "next_run_at": "2026-11-14T09:30:07Z",
+            },
+        ]
+    }
+}
+SWEEP_RUN: Final[Examples] = {"what_it_did": {"name": "expire_holds", **_RUN}}
 AUDIT: Final[Examples] = {"everything": {"account_id": None}, "one_account": {"account_id": "acme"}}
 AUDITED: Final[Examples] = {
     "clean": {"ok": True, "checked": {"accounts": 1, "entries": 4, "postings": 7, "jobs": 1}, "discrepancies": []},

@@ -7,14 +7,16 @@ from typing import Any, Final, Literal
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from ledger.api import bodies, jobs, operation, prices
+from ledger.api import bodies, jobs, operation, prices, sweeps
 from ledger.api.openapi import examples, schemas
 from ledger.api.openapi.examples import Examples
 from ledger.api.openapi.parameters import JOB_FILTER, LIST
+from ledger.api.services import SweepRun
 from ledger.audit.findings import AuditReport
-from ledger.core.commands import Code, CycleDone, GrantDone, RefundDone, Released, Reservation, Settled
+from ledger.core.commands import Code, CycleDone, DeletionStands, GrantDone, RefundDone, Released, Reservation, Settled
 from ledger.queries.accounts import AccountView
 from ledger.queries.balance import BalanceView
+from ledger.queries.events import EventPage
 from ledger.queries.jobs import JobView
 from ledger.queries.statements import Statement
 from ledger.queries.usage import UsageView
@@ -83,7 +85,7 @@ TAGS: Final[dict[Tag, str]] = {
     "Accounts": "Accounts as operators set them up, their grants and balance (contract F, O, Q).",
     "Usage and statements": "What was consumed, request by request and added up, and the journal behind it (contract "
     "A, R).",
-    "Operation": "Health, metrics, the clock, the audit, and this document.",
+    "Operation": "Events, sweeps, health, metrics, the clock, the audit, and this document.",
 }
 
 ACCOUNT: Final = "/v1/accounts/{account_id}"
@@ -372,6 +374,41 @@ _ACCOUNTS: Final = (
         answers=(Answer(200, "One page of cycles.", (schemas.CyclePage,), examples.CYCLES),),
         codes=READ,
     ),
+    Operation(
+        id="requestDeletion",
+        method="post",
+        path=f"{ACCOUNT}/deletion",
+        tag="Accounts",
+        summary="Ask for the deletion of an account, or revive the request",
+        description="It is carried out after 30 days of grace, within which it can be cancelled (R7). Asking again "
+        "while it is pending changes nothing; once it was cancelled, the grace begins anew under the same code.",
+        least=Role.ADMIN,
+        answers=(Answer(202, "The request stands.", (DeletionStands,), examples.DELETION),),
+        codes=(Code.VALIDATION_ERROR, Code.RESOURCE_NOT_FOUND, AWAY),
+    ),
+    Operation(
+        id="cancelDeletion",
+        method="delete",
+        path=f"{ACCOUNT}/deletion",
+        tag="Accounts",
+        summary="Cancel the deletion of an account",
+        description="Until it is carried out (R7). Again is `200` with the same body; without a request, `404`.",
+        least=Role.ADMIN,
+        answers=(Answer(200, "The request is cancelled.", (DeletionStands,), examples.DELETION_CANCELLED),),
+        codes=(Code.VALIDATION_ERROR, Code.RESOURCE_NOT_FOUND, AWAY),
+    ),
+    Operation(
+        id="getDeletion",
+        method="get",
+        path="/v1/deletions/{confirmation_code}",
+        tag="Accounts",
+        summary="Show how a deletion stands",
+        description="By its confirmation code, also once the account is gone (R7). It is `pending` until everything "
+        "is deleted.",
+        least=Role.READER,
+        answers=(Answer(200, "The request.", (DeletionStands,), examples.DELETIONS),),
+        codes=READ,
+    ),
 )
 
 _USAGE: Final = (
@@ -431,6 +468,43 @@ _USAGE: Final = (
 )
 
 _OPERATION: Final = (
+    Operation(
+        id="listEvents",
+        method="get",
+        path="/v1/events",
+        tag="Operation",
+        summary="List events, in the order in which they were committed",
+        description="What the ledger has to tell (V1, V2, V6), each once. `next_cursor` is always there: given as "
+        "`after` it goes on from where this page ended, also where there was nothing yet.",
+        least=Role.READER,
+        query=("after", "event_account", "limit"),
+        answers=(Answer(200, "The events.", (EventPage,), examples.EVENTS),),
+        codes=(Code.VALIDATION_ERROR, AWAY),
+    ),
+    Operation(
+        id="listSweeps",
+        method="get",
+        path="/v1/sweeps",
+        tag="Operation",
+        summary="List the sweeps, with the last run and the next one of each",
+        description="The last run, on whichever replica; one without an end is still at it, or was cut off. "
+        "`next_run_at` is this replica's, null where it runs none by the clock.",
+        least=Role.READER,
+        answers=(Answer(200, "Every sweep.", (sweeps.SweepList,), examples.SWEEPS),),
+        codes=(Code.VALIDATION_ERROR, AWAY),
+    ),
+    Operation(
+        id="runSweep",
+        method="post",
+        path="/v1/sweeps/{sweep}",
+        tag="Operation",
+        summary="Run a sweep now",
+        description="Answers when it is done. Where it runs already, on this replica or another, it runs again after "
+        "that; `503` where that takes longer than a minute.",
+        least=Role.ADMIN,
+        answers=(Answer(200, "What it did.", (SweepRun,), examples.SWEEP_RUN),),
+        codes=(Code.RESOURCE_NOT_FOUND, AWAY),
+    ),
     Operation(
         id="runAudit",
         method="post",

@@ -43,6 +43,20 @@ PARAMETERS: Final[Mapping[str, Schema]] = {
     ),
     "month": _path("month", "The month of the invoice, `YYYY-MM`.", _MONTH, "2026-10"),
     "statement_period": _path("period", "The month, `YYYY-MM`, in UTC (Q2).", _MONTH, "2026-11"),
+    "confirmation_code": _path(
+        "confirmation_code",
+        "What the request for a deletion was answered with.",
+        {"type": "string", "minLength": 1},
+        "del_Zk3vQ0p2mW8sYt5nB1xLc7Ha",
+    ),
+    "sweep": _path("sweep", "The sweep, by its name.", {"type": "string", "minLength": 1}, "expire_holds"),
+    "after": _query(
+        "after",
+        "The `next_cursor` of the page before; opaque. Without it, the first events there are.",
+        {"type": "string", "minLength": 1},
+        "X3mcATM8WyJldmVudHMiLDAsWzFdXQ",
+    ),
+    "event_account": _query("account_id", "Only events of this account.", _IDENTIFIER, "acme"),
     "limit": _query(
         "limit",
         "How many rows to return at most.",

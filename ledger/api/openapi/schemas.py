@@ -88,7 +88,7 @@ def reference(kind: type) -> Schema:
     return {"$ref": REFERENCE.format(name=kind.__name__)}
 
 
-_INSTANTS: Final = ("at", "now", "effective_from")
+_INSTANTS: Final = ("at", "now", "created", "effective_from")
 """Fields that are instants and do not end in `_at`. Every instant is in UTC, with `Z`."""
 
 _METADATA: Final[Schema] = {"type": ["object", "null"], "maxProperties": bodies.METADATA_KEYS_MAX}
@@ -131,6 +131,7 @@ _MORE: Final[Mapping[str, Schema]] = {
             },
         }
     },
+    "EventView.data": {"type": "object"},
     "ErrorBody.code": {"enum": sorted(STATUS)},
     "ErrorBody.doc_url": {"format": "uri"},
     "ErrorBody.details": _DETAILS,
