@@ -83,14 +83,48 @@ def migrate(database_url: str | None) -> None:
 
 
 @main.command()
+@click.argument("name")
+@_setting("--database-url", metavar="URL", help="The database, as a member of the role ledger_service.")
+@_setting("--catalog", type=Path, metavar="FILE", help="Price catalog, in place of the packaged one.")
+def sweep(name: str, **options: object) -> None:
+    """Run one sweep now, and say what it did.
+
+    It works in this process, beside any number of services on the same database; where the sweep runs already, it
+    waits for that to end, up to a minute. `GET /v1/sweeps` lists the names.
+    """
+    from jobs.command import SweepNotDone, SweepUnknown
+    from jobs.command import run as run_sweep
+    from ledger.app import running_services
+    from pricing.catalog import InvalidCatalog
+
+    configure_logs()
+    settings = _settings(options)
+    if settings.database_url is None:
+        raise click.UsageError("give --database-url; a service with its own PostgreSQL answers POST /v1/sweeps/NAME")
+    try:
+        uvloop.run(run_sweep(settings, name, running_services))
+    except SweepUnknown as error:
+        raise click.UsageError(str(error)) from error
+    except (InvalidCatalog, SweepNotDone) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command()
 @_setting("--database-url", metavar="URL", help="The database, or a replica of it, as any role that can read it.")
-@click.option("--account", metavar="ID", help="One account; without it, all of them.")
+@_setting("--account", metavar="ID", help="One account; without it, all of them.")
+@_setting("--heads", type=Path, metavar="FILE", help="Write the last entry of each account here, if all adds up.")
+@_setting("--against", type=Path, metavar="FILE", help="Check that the entries of a file of --heads are still there.")
 @click.pass_context
-def audit(context: click.Context, database_url: str | None, account: str | None) -> None:
+def audit(
+    context: click.Context, database_url: str | None, account: str | None, heads: Path | None, against: Path | None
+) -> None:
     """Check every invariant of the books, and name what is wrong.
 
-    Exits with 0 when everything adds up, 1 when something does not, 2 when there is no such account and 3 when
-    the database cannot be read. LEDGER_READ_DATABASE_URL counts where no other database is named.
+    Heads that were kept elsewhere find what the books alone cannot tell: a journal that was cut off, and everything
+    beside it forged to match.
+
+    Exits with 0 when everything adds up, 1 when something does not, 2 when there is no such account or a file cannot
+    be used, and 3 when the database cannot be read. LEDGER_READ_DATABASE_URL counts where no other database is named.
     """
     from ledger.audit.command import run
 
@@ -98,7 +132,51 @@ def audit(context: click.Context, database_url: str | None, account: str | None)
     url = settings.database_url or settings.read_database_url
     if url is None:
         raise click.UsageError("give --database-url; a service with its own PostgreSQL answers POST /v1/audit")
-    context.exit(uvloop.run(run(url, account)))
+    context.exit(uvloop.run(run(url, account, heads_file=heads, against_file=against)))
+
+
+@main.command()
+@click.argument("what", type=click.Choice(["usage", "records", "entries", "statements"]))
+@_setting("--database-url", metavar="URL", help="The database, or a replica of it, as any role that can read it.")
+@_setting("--period", metavar="YYYY-MM", help="The calendar month, in UTC.  [required]")
+@_setting("--account", multiple=True, metavar="ID", help="An account; may be repeated. Without any, all of them.")
+@_setting("--all", is_flag=True, help="All accounts, those that were deleted too.")
+@_setting("--format", type=click.Choice(["csv", "parquet"]), help="The file's format.  [default: csv]")
+@_setting("--output", type=Path, metavar="FILE", help="The file to write.  [default: WHAT-PERIOD.FORMAT]")
+@click.pass_context
+def export(context: click.Context, /, what: str, database_url: str | None, **options: Any) -> None:
+    """Write usage, usage records, entries or statements of a month to a file.
+
+    `usage` has the columns of FOCUS, the FinOps Open Cost & Usage Specification. All of it is of one moment. The file
+    appears, or replaces one that was there, only when it is complete. Exits with 0 then, 1 when it cannot be written,
+    2 when there is no such account or the month has not begun and 3 when the database cannot be read.
+    LEDGER_READ_DATABASE_URL counts where no other database is named.
+    """
+    from ledger.export import Export
+    from ledger.export.command import run
+
+    if options["account"] and options["all"]:
+        raise click.UsageError("give either --account or --all")
+    wanted = Export(what=what, period=_month(options["period"]), accounts=options["account"] or ())
+    format = options["format"] or "csv"
+    output = options["output"] or Path(f"{what}-{wanted.period}.{format}")
+    settings = _settings({"database_url": database_url})
+    url = settings.database_url or settings.read_database_url
+    if url is None:
+        raise click.UsageError("give --database-url; a service with its own PostgreSQL answers `Accept: text/csv`")
+    context.exit(uvloop.run(run(url, wanted, output, format, simulated_clock=settings.simulated_clock)))
+
+
+def _month(period: str | None) -> str:
+    from ledger.core.periods import InvalidPeriod, period_end
+
+    if period is None:
+        raise click.UsageError("give --period")
+    try:
+        period_end(period)
+    except InvalidPeriod as error:
+        raise click.UsageError(f"--period: {error}") from error
+    return period
 
 
 @main.command()

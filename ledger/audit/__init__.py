@@ -7,6 +7,7 @@
 - `comparing`: the figures kept beside the journal against that (A2, A3, A4); pure
 - `findings`: what is wrong, where, and how much of it is told
 - `auditing`: the audit of an account, and of all
+- `heads`: the ends of the chains, kept elsewhere and compared later (A5)
 - `command`: `gateway-ledger audit`
 
 It shares with the core only the text that is hashed and the hash (`ledger.core.books`): every figure is
@@ -16,5 +17,6 @@ no discrepancy.
 
 from ledger.audit.auditing import AccountUnknownError, audit
 from ledger.audit.findings import AuditReport, Discrepancy
+from ledger.audit.heads import Head, HeadsError
 
-__all__ = ["AccountUnknownError", "AuditReport", "Discrepancy", "audit"]
+__all__ = ["AccountUnknownError", "AuditReport", "Discrepancy", "Head", "HeadsError", "audit"]

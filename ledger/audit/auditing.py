@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Final
@@ -14,12 +14,14 @@ from ledger.audit import comparing
 from ledger.audit.books import Books
 from ledger.audit.chain import Chain
 from ledger.audit.findings import AuditReport, Findings
+from ledger.audit.heads import Head, compare_heads
 from ledger.audit.reading import Connection, Reader, Row
 
 TURN_ENTRIES: Final = 500
 """After how many entries others get their turn: some milliseconds' work."""
 
 Progress = Callable[[int], None]
+NoteHead = Callable[[Head], None]
 
 
 class AccountUnknownError(LookupError):
@@ -31,6 +33,8 @@ async def audit(
     account_id: str | None = None,
     *,
     progress: Progress | None = None,
+    note_head: NoteHead | None = None,
+    against: Iterable[Head] = (),
 ) -> AuditReport:
     """Check every invariant of the books, of one account or of all (contract A1 to A7).
 
@@ -41,12 +45,15 @@ async def audit(
         database: a pool, or a connection that is in no transaction.
         account_id: the account to check; None checks all, those that were deleted too.
         progress: called now and then with how many postings were read since the last call.
+        note_head: called with the last entry of each account.
+        against: entries that earlier audits saw last, in any order; each must still be there. It is read as it goes.
 
     Raises:
         AccountUnknownError: there is no account with that name.
+        HeadsError: what `against` raises of itself.
     """
     async with _snapshot(database) as connection:
-        return await _audit(connection, account_id, progress or (lambda _: None))
+        return await _audit(connection, account_id, progress or _nothing, note_head or _nothing, against)
 
 
 @asynccontextmanager
@@ -60,13 +67,26 @@ async def _snapshot(database: Connection | asyncpg.Pool) -> AsyncIterator[Connec
             yield database
 
 
-async def _audit(connection: Connection, account_id: str | None, progress: Progress) -> AuditReport:
+def _nothing(_: object) -> None:
+    """Do nothing with what is told."""
+
+
+async def _audit(
+    connection: Connection,
+    account_id: str | None,
+    progress: Progress,
+    note_head: NoteHead,
+    against: Iterable[Head],
+) -> AuditReport:
     only = None if account_id is None else await _number_of(connection, account_id)
     reader = await Reader.open(connection, only)
     findings = Findings()
     while (number := await reader.next_account()) is not None:
         rows = await reader.accounts.up_to(number)
-        await _audit_account(reader, number, rows[0] if rows else None, findings, progress)
+        sequence, head = await _audit_account(reader, number, rows[0] if rows else None, findings, progress)
+        if head is not None and sequence > 0:
+            note_head(Head(number, sequence, head))
+    await compare_heads(connection, findings, against, only)
     return AuditReport(
         ok=not findings.discrepancies,
         checked=reader.checked(),
@@ -84,7 +104,10 @@ async def _number_of(connection: Connection, account_id: str) -> int:
     return number
 
 
-async def _audit_account(reader: Reader, number: int, row: Row | None, findings: Findings, progress: Progress) -> None:
+async def _audit_account(
+    reader: Reader, number: int, row: Row | None, findings: Findings, progress: Progress
+) -> tuple[int, str | None]:
+    """Audit one account, and return the number and the hash of its last entry."""
     name: str | None = None if row is None else row["account_id"]
     findings.begin(number if name is None else name)
     chain = Chain(findings)
@@ -114,6 +137,7 @@ async def _audit_account(reader: Reader, number: int, row: Row | None, findings:
     comparing.compare_holds(findings, books, await reader.holds.up_to(number))
     comparing.compare_periods(findings, books, await reader.periods.up_to(number))
     comparing.compare_usage(findings, books, await reader.usage.up_to(number))
+    return chain.head
 
 
 def _compare_account(row: Row | None, chain: Chain, books: Books, findings: Findings) -> None:

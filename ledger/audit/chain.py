@@ -35,6 +35,11 @@ class Chain:
         self._head: str | None = GENESIS_HASH
         self._orphan = 0
 
+    @property
+    def head(self) -> tuple[int, str | None]:
+        """Return the number and the hash of the last entry that was read."""
+        return self._sequence, self._head
+
     def events(self, entries: list[Row], postings: list[Row]) -> Iterator[Event]:
         """Give each entry with its postings, having checked both; `postings` go as far as the last entry."""
         position, end = 0, len(postings)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 import asyncpg
@@ -10,8 +13,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ledger.audit.auditing import AccountUnknownError, audit
+from ledger.audit.auditing import AccountUnknownError, NoteHead, audit
 from ledger.audit.findings import AuditReport, Discrepancy, Figure
+from ledger.audit.heads import Head, HeadsError, heads_of, heads_writer
+from ledger.files import replacing
 
 CLEAN: Final = 0
 """Exit code: everything was checked and is as it should be."""
@@ -20,7 +25,7 @@ WRONG: Final = 1
 """Exit code: there are discrepancies."""
 
 UNKNOWN: Final = 2
-"""Exit code: there is no such account; nothing was checked."""
+"""Exit code: there is no such account, or a file of heads cannot be used; nothing was checked."""
 
 AWAY: Final = 3
 """Exit code: the database cannot be reached or read, or went away meanwhile."""
@@ -33,28 +38,55 @@ where $1::text is null or account = (select account from ledger.accounts where a
 """
 
 
-class _UrlError(Exception):
-    """The URL names no database that could be reached."""
+class _AwayError(Exception):
+    """The database is away, or the URL names none that could be reached."""
 
 
-async def run(url: str, account_id: str | None) -> int:
+class _NotCleanError(Exception):
+    """The books do not add up, so that no heads are written."""
+
+
+async def run(
+    url: str, account_id: str | None, *, heads_file: Path | None = None, against_file: Path | None = None
+) -> int:
     """Audit the database at `url`, or one account of it, print what was found, and return the exit code.
 
     `url` may be that of any role that can read the tables, and of a replica. The table goes to standard
     output, progress and failures to standard error.
+
+    Args:
+        url: the database.
+        account_id: the account to audit; None audits all.
+        heads_file: where to write the last entry of each account, once all of them are found clean.
+        against_file: such a file, whose entries must still be there.
     """
     errors = Console(stderr=True)
     try:
-        report = await _audit(url, account_id, errors)
-    except AccountUnknownError as error:
+        with contextlib.ExitStack() as files:
+            note_head = None if heads_file is None else heads_writer(files.enter_context(replacing(heads_file)))
+            against = () if against_file is None else files.enter_context(heads_of(against_file))
+            report = await _audit(url, account_id, errors, note_head, against)
+            _show(report, Console())
+            _check_clean(report, heads_file)
+    except _NotCleanError as error:
+        return _failed(errors, str(error), WRONG)
+    except (AccountUnknownError, HeadsError) as error:
         return _failed(errors, str(error), UNKNOWN)
-    except (OSError, _UrlError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except (_AwayError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         return _failed(errors, f"the database cannot be read: {str(error) or type(error).__name__}", AWAY)
-    _show(report, Console())
+    except OSError as error:
+        return _failed(errors, f"{heads_file} cannot be written: {error.strerror or error}", UNKNOWN)
     return CLEAN if report.ok else WRONG
 
 
-async def _audit(url: str, account_id: str | None, console: Console) -> AuditReport:
+def _check_clean(report: AuditReport, heads_file: Path | None) -> None:
+    if heads_file is not None and not report.ok:
+        raise _NotCleanError(f"{heads_file} was not written: only heads of clean books are kept")
+
+
+async def _audit(
+    url: str, account_id: str | None, console: Console, note_head: NoteHead | None, against: Iterable[Head]
+) -> AuditReport:
     connection = await _connect(url)
     try:
         columns = (
@@ -66,7 +98,15 @@ async def _audit(url: str, account_id: str | None, console: Console) -> AuditRep
         )
         with Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task("Auditing", total=await connection.fetchval(COUNT, account_id))
-            return await audit(connection, account_id, progress=lambda count: progress.advance(task, count))
+            return await audit(
+                connection,
+                account_id,
+                progress=lambda count: progress.advance(task, count),
+                note_head=note_head,
+                against=against,
+            )
+    except OSError as error:
+        raise _AwayError(str(error) or type(error).__name__) from error
     finally:
         connection.terminate()
 
@@ -74,8 +114,8 @@ async def _audit(url: str, account_id: str | None, console: Console) -> AuditRep
 async def _connect(url: str) -> asyncpg.Connection:
     try:
         return await asyncpg.connect(url.replace("+asyncpg://", "://", 1), timeout=CONNECT_SECONDS_MAX)
-    except ValueError as error:
-        raise _UrlError(str(error)) from error
+    except (OSError, ValueError) as error:
+        raise _AwayError(str(error) or type(error).__name__) from error
 
 
 def _show(report: AuditReport, console: Console) -> None:

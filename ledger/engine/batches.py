@@ -98,6 +98,9 @@ class Batches:
             raise _NoConnection from error
         try:
             yield connection
+        except asyncpg.InternalClientError:
+            connection.terminate()  # It was cut in the middle of a statement: asyncpg itself has lost track of it.
+            raise
         finally:
             await self._pool.release(connection)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -17,6 +17,8 @@ from ledger.core.commands import Line
 from ledger.core.periods import next_period
 from ledger.database import read_engine
 from ledger.embedded import ConnectionUrls
+from ledger.export import CONTENTS, Export, export
+from ledger.export.columns import Row
 from ledger.queries import DatabaseAway, InvalidCursor, NotYet, PageRequest, Reading
 from ledger.queries.accounts import account, cycles, grants
 from ledger.queries.balance import balance
@@ -634,6 +636,7 @@ async def test_no_plan_scans_a_history_table(database: ConnectionUrls) -> None:
             run.append((statement, parameters))
 
         await _read_everything(Reading(engine, simulated_clock=True))
+        await _export_everything(Reading(engine, simulated_clock=True))
         await engine.dispose()
         assert len(run) > 40
         scans: dict[str, set[str]] = {}
@@ -706,3 +709,20 @@ async def _read_everything(reading: Reading) -> None:
     await job(reading, account_id, "j-3-5")
     for days in (None, (date(2026, 11, 1), date(2026, 11, 17))):
         await usage(reading, account_id, UsageFilter(days=days, group_by=GROUPS))
+
+
+async def _export_everything(reading: Reading) -> None:
+    for what in CONTENTS:
+        for accounts in ((), ("acme-1",)):
+            wanted = Export(what=what, period=NOVEMBER, accounts=accounts)
+            assert await export(reading, wanted, Nowhere(), lambda *_: None) > 0
+
+
+class Nowhere:
+    """Where an export is written that nobody reads."""
+
+    def write(self, rows: Sequence[Row]) -> None:
+        assert all(len(row) == len(rows[0]) for row in rows)
+
+    def finish(self) -> None:
+        pass

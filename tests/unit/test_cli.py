@@ -24,8 +24,16 @@ def test_a_new_token_and_its_hash_belong_together() -> None:
     [
         (["migrate"], "give --database-url or LEDGER_OWNER_DATABASE_URL"),
         (["migrate", "--database-url", "mysql://x"], "LEDGER_DATABASE_URL: expected"),
+        (["sweep", "audit"], "give --database-url"),
+        (["sweep", "dream", "--database-url", "postgresql://u@/d"], "there is no sweep dream"),
         (["replay", __file__], "LEDGER_ADMIN_TOKEN is not set"),
         (["tokens", "new", "--role", "boss"], "'boss' is not one of"),
+        (["export", "usage"], "give --period"),
+        (["export", "usage", "--period", "2026-13"], "'2026-13' is not a month written YYYY-MM"),
+        (["export", "usage", "--period", "2026-11"], "give --database-url"),
+        (["export", "usage", "--period", "2026-11", "--account", "a", "--all"], "give either --account or --all"),
+        (["export", "usage", "--period", "2026-11", "--format", "xlsx"], "'xlsx' is not one of"),
+        (["export", "jobs", "--period", "2026-11"], "'jobs' is not one of"),
     ],
 )
 def test_a_wrong_use_says_what_is_missing(arguments: list[str], message: str) -> None:
