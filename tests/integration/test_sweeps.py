@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from types import ModuleType
 
 import asyncpg
 import msgspec
@@ -20,12 +22,7 @@ from jobs.scheduler import _first_run
 from jobs.sweep import Context, Sweep
 from jobs.sweeps import (
     SWEEPS,
-    close_period,
-    delete_accounts,
     expire_holds,
-    grant_welcome,
-    purge_results,
-    purge_usage_records,
 )
 from ledger.api.services import Services, SweepsBusy
 from ledger.audit import audit
@@ -50,6 +47,7 @@ from tests.support.sweeping import (
     dump,
     fetch,
     services_on,
+    small_pages,
     sweep,
     sweep_all,
     write_year,
@@ -113,18 +111,8 @@ def undisturbed(postgres: EmbeddedPostgres, year_template: str) -> dict[str, dic
 @pytest.fixture
 def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of two accounts, batches of three rows: there is always a next one."""
-    modules: tuple[ModuleType, ...] = (
-        work,
-        close_period,
-        delete_accounts,
-        grant_welcome,
-        purge_results,
-        purge_usage_records,
-    )
-    for module in modules:
-        for name, size in (("PAGE_ACCOUNTS", 2), ("BATCH_ROWS", 3)):
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, size)
+    for module, name, size in small_pages():
+        monkeypatch.setattr(module, name, size)
 
 
 # -- what each does ------------------------------------------------------------------------------------------------
@@ -154,6 +142,23 @@ async def test_a_sweep_does_its_work_and_nothing_twice(
         assert {item: first[item] for item in DOES[name]} == DOES[name]
         assert tuple(first) == SWEEPS[name].counts
         assert not any((await sweep(services, name)).values())
+        assert (await audit(services.pool)).ok
+    assert await dump(year.owner) == undisturbed[name]
+
+
+@pytest.mark.usefixtures("_small_pages")
+@pytest.mark.parametrize("name", CHANGING)
+async def test_killed_in_the_middle_and_run_again_it_ends_as_if_undisturbed(
+    year: ConnectionUrls, undisturbed: dict[str, dict[str, list[str]]], name: str
+) -> None:
+    """A process is killed after its first page, another after its second: what they did stays, the rest is done."""
+    for pages in (1, 2):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.support.sweeping", year.service, name, str(pages), stderr=subprocess.DEVNULL
+        )
+        assert await process.wait() in ((-signal.SIGKILL,) if pages == 1 else (-signal.SIGKILL, 0))
+    async with services_on(year.service) as services:
+        await sweep(services, name)
         assert (await audit(services.pool)).ok
     assert await dump(year.owner) == undisturbed[name]
 

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import itertools
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from types import ModuleType
 from typing import Any
 
 import asyncpg
 
+from jobs import work
 from jobs.sweep import Progress
-from jobs.sweeps import SWEEPS
+from jobs.sweeps import (
+    SWEEPS,
+    close_period,
+    delete_accounts,
+    grant_welcome,
+    purge_results,
+    purge_usage_records,
+)
 from ledger.api.services import Services
 from ledger.app import running_services
 from ledger.core import commands
@@ -43,6 +57,28 @@ async def sweep(services: Services, name: str, progress: Progress | None = None)
     done = await services.sweeps.run(name, progress)
     assert done is not None
     return done.counts
+
+
+def small_pages() -> Iterator[tuple[ModuleType, str, int]]:
+    """Return what makes pages of two accounts and batches of three rows, so that there is always a next one."""
+    for module in (work, close_period, delete_accounts, grant_welcome, purge_results, purge_usage_records):
+        for name, size in (("PAGE_ACCOUNTS", 2), ("BATCH_ROWS", 3)):
+            if hasattr(module, name):
+                yield module, name, size
+
+
+async def sweep_and_die(url: str, name: str, pages: int) -> None:
+    """Run a sweep in this process, and kill the process after so many pages as `kill -9` would."""
+    for module, constant, size in small_pages():
+        setattr(module, constant, size)
+    calls = itertools.count(1)
+
+    def die(_: int) -> None:
+        if next(calls) == pages:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async with services_on(url) as services:
+        await sweep(services, name, die)
 
 
 async def sweep_all(services: Services) -> None:
@@ -171,3 +207,7 @@ async def fetch(services: Services, sql: str, *arguments: Any) -> list[asyncpg.R
     """Return the rows of a statement."""
     rows: list[asyncpg.Record] = await services.pool.fetch(sql, *arguments)
     return rows
+
+
+if __name__ == "__main__":
+    asyncio.run(sweep_and_die(sys.argv[1], sys.argv[2], int(sys.argv[3])))
