@@ -43,7 +43,7 @@ format: install-dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# Takes 8 GB of disk under TMPDIR and a quarter of an hour; ARGS="--postings 2000000" takes less.
+# Takes 10 GB of disk under TMPDIR and twenty minutes; ARGS="--postings 2000000" takes less.
 bench-reads: install-dev
 	$(BIN)/python -m tests.benchmarks.reads $(ARGS)
 
