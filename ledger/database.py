@@ -25,6 +25,7 @@ CONNECT_SECONDS_MAX: Final = 5
 _SESSION: Final = {
     "application_name": "gateway-ledger",
     "timezone": "UTC",
+    "jit": "off",  # Forbidden scans look dear to planners before 18, and compiling them costs more than running them.
     "lock_timeout": "10s",
     "statement_timeout": f"{STATEMENT_SECONDS_MAX}s",
     "idle_in_transaction_session_timeout": "60s",
@@ -35,7 +36,6 @@ _BATCHES: Final = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
-    "jit": "off",
 }
 
 
