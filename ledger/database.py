@@ -22,6 +22,9 @@ SERVICE_ROLE: Final = "ledger_service"
 STATEMENT_SECONDS_MAX: Final = 30
 CONNECT_SECONDS_MAX: Final = 5
 
+REPLAN_USES: Final = 4_096
+"""After how many batches, at the latest, statements are planned anew."""
+
 _SESSION: Final = {
     "application_name": "gateway-ledger",
     "timezone": "UTC",
@@ -36,6 +39,10 @@ _BATCHES: Final = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
+    "enable_material": "off",
+    "enable_memoize": "off",
+    "plan_cache_mode": "force_generic_plan",  # Planning a statement takes longer than running it.
 }
 
 
@@ -158,7 +165,7 @@ async def check_migrated(url: str) -> None:
 
 def batch_pool(url: str, size: int) -> asyncpg.Pool:
     """Returns the pool that batches are written through; it connects when a connection is first needed."""
-    return _pool(url, size, {**_SESSION, **_BATCHES})
+    return _pool(url, size, {**_SESSION, **_BATCHES}, connection_class=_BatchConnection)
 
 
 def operator_pool(url: str, size: int) -> asyncpg.Pool:
@@ -171,7 +178,28 @@ def health_pool(url: str, seconds_max: float) -> asyncpg.Pool:
     return _pool(url, 1, _SESSION, seconds_max)
 
 
-def _pool(url: str, size: int, session: dict[str, str], seconds_max: float = STATEMENT_SECONDS_MAX + 5) -> asyncpg.Pool:
+class _BatchConnection(asyncpg.Connection):
+    """A connection that has nothing to reset after a use, and keeps its plans for as long as they suit the tables.
+
+    A plan that was made for an empty table reads all of a full one. So plans are thrown away whenever the number of
+    uses has doubled, when no table can have grown to much more than twice its size, and regularly after that.
+    """
+
+    uses = 0
+
+    async def reset(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - asyncpg's signature
+        self.uses += 1
+        if self.uses & (self.uses - 1) == 0 or self.uses % REPLAN_USES == 0:
+            await self.execute("discard plans", timeout=timeout)
+
+
+def _pool(
+    url: str,
+    size: int,
+    session: dict[str, str],
+    seconds_max: float = STATEMENT_SECONDS_MAX + 5,
+    connection_class: type[asyncpg.Connection] = asyncpg.Connection,
+) -> asyncpg.Pool:
     return asyncpg.create_pool(
         _plain(url),
         min_size=0,
@@ -179,6 +207,7 @@ def _pool(url: str, size: int, session: dict[str, str], seconds_max: float = STA
         max_inactive_connection_lifetime=0,
         timeout=min(CONNECT_SECONDS_MAX, seconds_max),
         command_timeout=seconds_max,
+        connection_class=connection_class,
         server_settings={**session, "role": SERVICE_ROLE},
     )
 

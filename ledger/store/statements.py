@@ -133,13 +133,42 @@ join ledger.entries e on e.account = w.account and e.sequence = w.sequence and e
 
 # -- write ---------------------------------------------------------------------------------------------------------
 
-WRITE_BALANCES: Final = """
+# What every movement of credits changes, in one round trip: the journal, and the figures that are a cache of it.
+MOVE: Final = """
+with granted as (
+    update ledger.grants g set remaining = w.remaining, held = w.held, live = w.live
+    from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bool[])
+        w (account, number, remaining, held, live)
+    where g.account = w.account and g.number = w.number
+), counted as (
+    insert into ledger.periods (account, period, live_used, live_held, test_used, test_held, overage_used, overage_held,
+        granted, adjusted, charged, refunded, refunded_to_balance, expired, adjusted_up, overage_price, opening,
+        threshold_raised, cap_raised, closed_at)
+    select * from unnest($6::bigint[], $7::text[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[],
+        $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[],
+        $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[], $23::int[], $24::bool[], $25::timestamptz[])
+    on conflict (account, period) do update set live_used = excluded.live_used, live_held = excluded.live_held,
+        test_used = excluded.test_used, test_held = excluded.test_held, overage_used = excluded.overage_used,
+        overage_held = excluded.overage_held, granted = excluded.granted, adjusted = excluded.adjusted,
+        charged = excluded.charged, refunded = excluded.refunded, refunded_to_balance = excluded.refunded_to_balance,
+        expired = excluded.expired, adjusted_up = excluded.adjusted_up,
+        overage_price = excluded.overage_price, opening = excluded.opening,
+        threshold_raised = excluded.threshold_raised, cap_raised = excluded.cap_raised, closed_at = excluded.closed_at
+), entered as (
+    insert into ledger.entries (account, sequence, kind, job, at, postings, hash)
+    select * from unnest($26::bigint[], $27::bigint[], $28::text[], $29::bigint[], $30::timestamptz[],
+        $31::smallint[], $32::bytea[])
+), posted as (
+    insert into ledger.postings (account, sequence, position, debit, credit, credits, operation, quantity)
+    select * from unnest($33::bigint[], $34::bigint[], $35::smallint[], $36::text[], $37::text[], $38::bigint[],
+        $39::text[], $40::bigint[])
+)
 update ledger.balances b set sequence = w.sequence, head = w.head, at = w.at, available = w.available, held = w.held,
     overdraft = w.overdraft, live_requests = w.live_requests, live_calls = w.live_calls,
     test_requests = w.test_requests, test_calls = w.test_calls, last_grant = w.last_grant,
     exhausted_after = w.exhausted_after
-from unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::timestamptz[], $5::bigint[], $6::bigint[], $7::bigint[],
-    $8::int[], $9::int[], $10::int[], $11::int[], $12::bigint[], $13::bigint[])
+from unnest($41::bigint[], $42::bigint[], $43::bytea[], $44::timestamptz[], $45::bigint[], $46::bigint[],
+    $47::bigint[], $48::int[], $49::int[], $50::int[], $51::int[], $52::bigint[], $53::bigint[])
     w (account, sequence, head, at, available, held, overdraft, live_requests, live_calls, test_requests, test_calls,
        last_grant, exhausted_after)
 where b.account = w.account
@@ -150,13 +179,6 @@ insert into ledger.grants (account, number, grant_id, kind, granted, remaining, 
     created_at, request)
 select * from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[],
     $8::bool[], $9::timestamptz[], $10::text[], $11::timestamptz[], $12::bytea[])
-"""
-
-WRITE_GRANTS: Final = """
-update ledger.grants g set remaining = w.remaining, held = w.held, live = w.live
-from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bool[])
-    w (account, number, remaining, held, live)
-where g.account = w.account and g.number = w.number
 """
 
 FREE_KEYS: Final = """
@@ -186,6 +208,7 @@ select account, number, job_id, environment, operation, slot, period, price_vers
 from opened
 """
 
+# All that a closed job leaves behind, in one round trip: its own row, its result, its usage and its record.
 CLOSE_JOBS: Final = """
 with closed as (
     select * from unnest($1::bigint[], $2::bigint[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::bigint[],
@@ -196,46 +219,22 @@ with closed as (
 ), ended as (
     delete from ledger.holds h using closed c
     where h.account = c.account and h.expires_at = c.expires_at and h.job = c.number
+), results as (
+    insert into ledger.job_results (account, job, closed_at, lines, result)
+    select account, job, closed_at, lines::json, result::json
+    from unnest($18::bigint[], $19::bigint[], $20::timestamptz[], $21::text[], $22::text[])
+        r (account, job, closed_at, lines, result)
+), records as (
+    insert into ledger.usage_records (account, closed_at, job, environment, operation, status, credits, request_id,
+        status_code, latency_ms, key_prefix)
+    select * from unnest($23::bigint[], $24::timestamptz[], $25::bigint[], $26::text[], $27::text[], $28::text[],
+        $29::bigint[], $30::text[], $31::int[], $32::int[], $33::text[])
 )
 update ledger.jobs j set status = c.status, closed_at = c.closed_at, closed_entry = c.closed_entry,
     charged = c.charged, returned = c.returned, over_hold = c.over_hold, charged_overage = c.charged_overage,
     charged_overdraft = c.charged_overdraft, error_code = c.error_code, settle_request = c.settle_request,
     result_stored = c.result_stored, segments = c.segments::json, overdraft = c.overdraft, refunded = c.refunded
 from closed c where j.account = c.account and j.number = c.number
-"""
-
-RESEGMENT_JOBS: Final = """
-update ledger.jobs j set segments = w.segments::json, overdraft = w.overdraft, refunded = w.refunded
-from unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[])
-    w (account, number, segments, overdraft, refunded)
-where j.account = w.account and j.number = w.number
-"""
-
-WRITE_JOURNAL: Final = """
-with written as (
-    insert into ledger.entries (account, sequence, kind, job, at, postings, hash)
-    select * from unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::timestamptz[], $6::smallint[],
-        $7::bytea[])
-)
-insert into ledger.postings (account, sequence, position, debit, credit, credits, operation, quantity)
-select * from unnest($8::bigint[], $9::bigint[], $10::smallint[], $11::text[], $12::text[], $13::bigint[],
-    $14::text[], $15::bigint[])
-"""
-
-WRITE_PERIODS: Final = """
-insert into ledger.periods (account, period, live_used, live_held, test_used, test_held, overage_used, overage_held,
-    granted, adjusted, charged, refunded, refunded_to_balance, expired, adjusted_up, overage_price, opening,
-    threshold_raised, cap_raised, closed_at)
-select * from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
-    $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],
-    $15::bigint[], $16::bigint[], $17::bigint[], $18::int[], $19::bool[], $20::timestamptz[])
-on conflict (account, period) do update set live_used = excluded.live_used, live_held = excluded.live_held,
-    test_used = excluded.test_used, test_held = excluded.test_held, overage_used = excluded.overage_used,
-    overage_held = excluded.overage_held, granted = excluded.granted, adjusted = excluded.adjusted,
-    charged = excluded.charged, refunded = excluded.refunded, refunded_to_balance = excluded.refunded_to_balance,
-    expired = excluded.expired, adjusted_up = excluded.adjusted_up,
-    overage_price = excluded.overage_price, opening = excluded.opening,
-    threshold_raised = excluded.threshold_raised, cap_raised = excluded.cap_raised, closed_at = excluded.closed_at
 """
 
 ADD_USAGE: Final = """
@@ -249,18 +248,11 @@ on conflict (account, period, day, environment, operation) do update set unit = 
     first_jobs = u.first_jobs + excluded.first_jobs
 """
 
-ADD_RESULTS: Final = """
-insert into ledger.job_results (account, job, closed_at, lines, result)
-select account, job, closed_at, lines::json, result::json
-from unnest($1::bigint[], $2::bigint[], $3::timestamptz[], $4::text[], $5::text[])
-    w (account, job, closed_at, lines, result)
-"""
-
-ADD_USAGE_RECORDS: Final = """
-insert into ledger.usage_records (account, closed_at, job, environment, operation, status, credits, request_id,
-    status_code, latency_ms, key_prefix)
-select * from unnest($1::bigint[], $2::timestamptz[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::bigint[],
-    $8::text[], $9::int[], $10::int[], $11::text[])
+RESEGMENT_JOBS: Final = """
+update ledger.jobs j set segments = w.segments::json, overdraft = w.overdraft, refunded = w.refunded
+from unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[])
+    w (account, number, segments, overdraft, refunded)
+where j.account = w.account and j.number = w.number
 """
 
 ADD_REFUNDS: Final = """

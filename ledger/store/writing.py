@@ -25,33 +25,37 @@ async def write(connection: Connection, accounts: Iterable[Account], prices: dic
     """
     changed = list(accounts)
     await _use_prices(connection, _prices(changed, prices))
-    for statement, rows in (
-        (statements.FREE_KEYS, _freed_keys(changed)),
-        (statements.OPEN_JOBS, _opened_jobs(changed)),
-        (statements.CLOSE_JOBS, _closed_jobs(changed)),
-        (statements.RESEGMENT_JOBS, _resegmented_jobs(changed)),
-        (statements.ADD_GRANTS, _new_grants(changed)),
-        (statements.WRITE_GRANTS, _changed_grants(changed)),
-        (statements.WRITE_BALANCES, _balances(changed)),
-        (statements.WRITE_PERIODS, _periods(changed)),
-        (statements.ADD_USAGE, _usage(changed)),
-        (statements.ADD_RESULTS, _results(changed)),
-        (statements.ADD_USAGE_RECORDS, _usage_records(changed)),
-        (statements.ADD_REFUNDS, _refunds(changed)),
-        (statements.WRITE_CYCLES, _cycles(changed)),
-        (statements.WRITE_POLICIES, _policies(changed)),
-        (statements.ADD_STATEMENTS, _statements(changed)),
+    for statement, tables in (
+        (statements.FREE_KEYS, [(_freed_keys(changed), 2)]),
+        (statements.OPEN_JOBS, [(_opened_jobs(changed), 20)]),
+        (statements.CLOSE_JOBS, [(_closed_jobs(changed), 17), (_results(changed), 5), (_usage_records(changed), 11)]),
+        (statements.RESEGMENT_JOBS, [(_resegmented_jobs(changed), 5)]),
+        (statements.ADD_GRANTS, [(_new_grants(changed), 12)]),
+        (statements.MOVE, _moved(changed)),
+        (statements.ADD_USAGE, [(_usage(changed), 11)]),
+        (statements.ADD_REFUNDS, [(_refunds(changed), 10)]),
+        (statements.WRITE_CYCLES, [(_cycles(changed), 4)]),
+        (statements.WRITE_POLICIES, [(_policies(changed), 14)]),
+        (statements.ADD_STATEMENTS, [(_statements(changed), 4)]),
     ):
-        if rows:
-            await connection.execute(statement, *_columns(rows))
+        await _run(connection, statement, tables)
     await _write_quotas(connection, changed)
-    await _write_journal(connection, changed)
     await _for_each(connection, statements.ANONYMISE, [a.number for a in changed if a.changes.anonymised])
     await _write_events(connection, changed)
 
 
-def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]
+Tables = Sequence[tuple[Rows, int]]
+"""What one statement writes: the rows for each table, and how many columns they have."""
+
+
+async def _run(connection: Connection, statement: str, tables: Tables) -> None:
+    """Run a statement that takes arrays, a column each, unless there is nothing for it."""
+    if any(rows for rows, _ in tables):
+        await connection.execute(statement, *(column for rows, width in tables for column in _columns(rows, width)))
+
+
+def _columns(rows: Rows, width: int) -> Iterable[Sequence[Any]]:
+    return zip(*rows, strict=True) if rows else [()] * width
 
 
 def _json(value: object) -> str:
@@ -62,19 +66,32 @@ def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode()
 
 
-async def _write_journal(connection: Connection, accounts: list[Account]) -> None:
-    entries = [entry for account in accounts for entry in account.changes.entries]
-    if not entries:
-        return
-    heads: Rows = [
-        (e.account, e.sequence, e.kind, e.job, e.at, len(e.postings), bytes.fromhex(e.hash)) for e in entries
+def _moved(accounts: list[Account]) -> Tables:
+    """Return what movements of credits change, in the order in which the statement takes it."""
+    return [
+        (_changed_grants(accounts), 5),
+        (_periods(accounts), 20),
+        (_entries(accounts), 7),
+        (_postings(accounts), 8),
+        (_balances(accounts), 13),
     ]
-    postings: Rows = [
+
+
+def _entries(accounts: list[Account]) -> Rows:
+    return [
+        (e.account, e.sequence, e.kind, e.job, e.at, len(e.postings), bytes.fromhex(e.hash))
+        for a in accounts
+        for e in a.changes.entries
+    ]
+
+
+def _postings(accounts: list[Account]) -> Rows:
+    return [
         (e.account, e.sequence, position, p.debit, p.credit, p.credits, p.operation, p.quantity)
-        for e in entries
+        for a in accounts
+        for e in a.changes.entries
         for position, p in enumerate(e.postings, start=1)
     ]
-    await connection.execute(statements.WRITE_JOURNAL, *_columns(heads), *_columns(postings))
 
 
 class PricesDiffer(RuntimeError):
@@ -84,7 +101,7 @@ class PricesDiffer(RuntimeError):
 async def _use_prices(connection: Connection, rows: Rows) -> None:
     """Note the catalog versions that are used for the first time; raise `PricesDiffer` if they were not the same."""
     if rows:
-        versions, digests, instants = _columns(rows)
+        versions, digests, instants = _columns(rows, 3)
         await connection.execute(statements.USE_PRICES, versions, digests, instants)
         for row in await connection.fetch(statements.DIFFERENT_PRICES, versions, digests):
             raise PricesDiffer(f"version {row['version']} was used with other prices")
@@ -106,7 +123,7 @@ async def _write_events(connection: Connection, accounts: list[Account]) -> None
     ]
     if rows:
         await connection.execute(statements.LOCK_EVENTS)
-        await connection.execute(statements.ADD_EVENTS, *_columns(rows))
+        await _run(connection, statements.ADD_EVENTS, [(rows, 7)])
 
 
 def _event_id(account: int, event: Event) -> str:
@@ -124,8 +141,7 @@ async def _write_quotas(connection: Connection, accounts: list[Account]) -> None
         for a in changed
         for environment, quota in a.policy.quotas.items()
     ]
-    if rows:
-        await connection.execute(statements.WRITE_QUOTAS, *_columns(rows))
+    await _run(connection, statements.WRITE_QUOTAS, [(rows, 5)])
 
 
 def _prices(accounts: list[Account], prices: dict[str, str]) -> Rows:
