@@ -32,15 +32,11 @@ class RatedLine(msgspec.Struct, frozen=True):
 
 
 class RatedHold(msgspec.Struct, frozen=True):
-    """What a reservation must hold: its lines, and what a transfer could add (P10)."""
+    """What a reservation must hold, `credits` in all: its lines, and what a transfer could add (P10)."""
 
     lines: tuple[RatedLine, ...]
     transfer_allowance: int
-
-    @property
-    def credits(self) -> int:
-        """The whole hold in credits."""
-        return sum(line.credits for line in self.lines) + self.transfer_allowance
+    credits: int
 
 
 def check_quantity(price: Price, quantity: Quantity | None) -> None:
@@ -87,10 +83,11 @@ def rate_hold(
     Raise `OperationNotPriced`, `FractionNotAllowed`, or `TransferNotPossible` for what is no transferable call.
     """
     rated = rate_lines(version, lines)
-    if not transferable:
-        return RatedHold(rated, 0)
-    units = billed_units(version.price(lines[0][0]), lines[0][1])
-    return RatedHold(rated, transfer_allowance(version, lines[0][0], units))
+    allowance = 0
+    if transferable:
+        units = billed_units(version.price(lines[0][0]), lines[0][1])
+        allowance = transfer_allowance(version, lines[0][0], units)
+    return RatedHold(rated, allowance, sum(line.credits for line in rated) + allowance)
 
 
 def transfer_allowance(version: CatalogVersion, operation: str, units: int) -> int:

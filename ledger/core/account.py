@@ -107,6 +107,10 @@ class Closing(msgspec.Struct, frozen=True, kw_only=True):
     request: bytes = b""
     """A fingerprint of the lines it was settled with."""
     result_stored: bool = False
+    result: bytes | None = None
+    """The result to keep for 24 hours (R1): there only while the close is written."""
+    record: Record = Record()
+    """What is known of the request that the job served (R3): there only while the close is written."""
 
 
 class Job(msgspec.Struct, kw_only=True):
@@ -235,27 +239,6 @@ class UsageCount(msgspec.Struct):
     first_jobs: int = 0
 
 
-class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One served request, for the record of 400 days (R3). `number` is the job's."""
-
-    number: int
-    closed_at: datetime
-    environment: Environment
-    operation: str
-    status: JobStatus
-    credits: int
-    record: Record
-
-
-class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A job's breakdown and result, kept 24 hours from its close (R1). `number` is the job's."""
-
-    number: int
-    closed_at: datetime
-    lines: tuple[SettledLine, ...]
-    result: bytes | None
-
-
 EventType = Literal[
     "credits.threshold_reached", "credits.exhausted", "credits.spending_cap_reached", "job.expired", "period.closed"
 ]
@@ -313,10 +296,8 @@ class Changes:
         "periods",
         "policy",
         "refunds",
-        "results",
         "statements",
         "usage",
-        "usage_records",
     )
 
     def __init__(self) -> None:
@@ -328,8 +309,6 @@ class Changes:
         self.freed_keys: list[int] = []
         self.periods: set[str] = set()
         self.usage: dict[UsageKey, UsageCount] = {}
-        self.usage_records: list[UsageRecord] = []
-        self.results: list[StoredResult] = []
         self.refunds: list[StoredRefund] = []
         self.cycles: dict[str, CycleDone] = {}
         self.policy = False
@@ -483,20 +462,6 @@ class Account:
             self.keys.pop((job.environment, job.idempotency_key), None)
             job.idempotency_key = None
             self.changes.freed_keys.append(job.number)
-
-    def keep_record(self, job: Job, credits: int, at: datetime, record: Record | None = None) -> None:
-        """Keep what is known of the request that a job served, now that it is closed (R3)."""
-        self.changes.usage_records.append(
-            UsageRecord(
-                number=job.number,
-                closed_at=at,
-                environment=job.environment,
-                operation=job.operation,
-                status=job.status,
-                credits=credits,
-                record=record or Record(),
-            )
-        )
 
     def count_usage(self, key: UsageKey, unit: str) -> UsageCount:
         """Return the usage total to add to."""

@@ -12,7 +12,6 @@ from ledger.core.account import (
     Account,
     Closing,
     Job,
-    StoredResult,
     UsageKey,
 )
 from ledger.core.commands import (
@@ -20,6 +19,7 @@ from ledger.core.commands import (
     Code,
     Line,
     Outcome,
+    Record,
     Refused,
     Release,
     Released,
@@ -132,15 +132,13 @@ def _settle(
         funding=funding.charge_funding(charge.segments),
         request=request,
         result_stored=command.result is not None,
+        result=command.result,
+        record=command.record or Record(),
     )
     if job.overdraft:
         account.debts[job.number] = job
     account.close_job(job, "settled", closing)
-    account.changes.results.append(
-        StoredResult(number=job.number, closed_at=now, lines=job.settled_lines, result=command.result)
-    )
     _count(account, job, rated, charged, now)
-    account.keep_record(job, charged, now, command.record)
 
 
 def _count(account: Account, job: Job, rated: tuple[RatedLine, ...], charged: int, now: datetime) -> None:
@@ -195,8 +193,14 @@ def _release(account: Account, command: Release, job: Job, now: datetime) -> Non
     postings = funding.give_back(account, job, job.sources, now)
     entry = account.enter("release", now, postings, job.number)
     account.period(job.period).add_held(job.environment, -job.held_credits)
-    closing = Closing(entry=entry.sequence, at=now, charged=0, returned=job.held_credits, error_code=command.error_code)
+    closing = Closing(
+        entry=entry.sequence,
+        at=now,
+        charged=0,
+        returned=job.held_credits,
+        error_code=command.error_code,
+        record=command.record or Record(),
+    )
     account.close_job(job, "released", closing)
     if not command.originated:
         account.free_key(job)
-    account.keep_record(job, 0, now, command.record)

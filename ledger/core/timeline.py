@@ -66,7 +66,6 @@ def _expire_hold(account: Account, job: Job) -> None:
         entry=entry.sequence, at=at, charged=0, returned=job.held_credits, error_code=Code.JOB_NOT_COMPLETED
     )
     account.close_job(job, "expired", closing)
-    account.keep_record(job, 0, at)
     notices.job_expired(account, job)
     account.brought_up.holds_expired += 1
     account.brought_up.credits_returned += job.held_credits

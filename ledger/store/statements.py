@@ -208,27 +208,27 @@ select account, number, job_id, environment, operation, slot, period, price_vers
 from opened
 """
 
-# All that a closed job leaves behind, in one round trip: its own row, its result, its usage and its record.
+# All that a closed job leaves behind, in one round trip: its own row, its result and its usage record.
 CLOSE_JOBS: Final = """
 with closed as (
     select * from unnest($1::bigint[], $2::bigint[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::bigint[],
         $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::bytea[], $14::bool[],
-        $15::text[], $16::bigint[], $17::bigint[])
+        $15::text[], $16::bigint[], $17::bigint[], $18::text[], $19::text[], $20::text[], $21::text[], $22::text[],
+        $23::int[], $24::int[], $25::text[])
         c (account, number, expires_at, status, closed_at, closed_entry, charged, returned, over_hold, charged_overage,
-           charged_overdraft, error_code, settle_request, result_stored, segments, overdraft, refunded)
+           charged_overdraft, error_code, settle_request, result_stored, segments, overdraft, refunded, environment,
+           operation, lines, result, request_id, status_code, latency_ms, key_prefix)
 ), ended as (
     delete from ledger.holds h using closed c
     where h.account = c.account and h.expires_at = c.expires_at and h.job = c.number
 ), results as (
     insert into ledger.job_results (account, job, closed_at, lines, result)
-    select account, job, closed_at, lines::json, result::json
-    from unnest($18::bigint[], $19::bigint[], $20::timestamptz[], $21::text[], $22::text[])
-        r (account, job, closed_at, lines, result)
+    select account, number, closed_at, lines::json, result::json from closed where lines is not null
 ), records as (
     insert into ledger.usage_records (account, closed_at, job, environment, operation, status, credits, request_id,
         status_code, latency_ms, key_prefix)
-    select * from unnest($23::bigint[], $24::timestamptz[], $25::bigint[], $26::text[], $27::text[], $28::text[],
-        $29::bigint[], $30::text[], $31::int[], $32::int[], $33::text[])
+    select account, closed_at, number, environment, operation, status, charged, request_id, status_code, latency_ms,
+        key_prefix from closed
 )
 update ledger.jobs j set status = c.status, closed_at = c.closed_at, closed_entry = c.closed_entry,
     charged = c.charged, returned = c.returned, over_hold = c.over_hold, charged_overage = c.charged_overage,

@@ -28,7 +28,7 @@ async def write(connection: Connection, accounts: Iterable[Account], prices: dic
     for statement, tables in (
         (statements.FREE_KEYS, [(_freed_keys(changed), 2)]),
         (statements.OPEN_JOBS, [(_opened_jobs(changed), 20)]),
-        (statements.CLOSE_JOBS, [(_closed_jobs(changed), 17), (_results(changed), 5), (_usage_records(changed), 11)]),
+        (statements.CLOSE_JOBS, [(_closed_jobs(changed), 25)]),
         (statements.RESEGMENT_JOBS, [(_resegmented_jobs(changed), 5)]),
         (statements.ADD_GRANTS, [(_new_grants(changed), 12)]),
         (statements.MOVE, _moved(changed)),
@@ -210,6 +210,11 @@ def _closed_jobs(accounts: list[Account]) -> Rows:
                     _json(job.segments),
                     job.overdraft,
                     job.refunded,
+                    job.environment,
+                    job.operation,
+                    None if job.settled_lines is None else _json(job.settled_lines),
+                    _text(closing.result),
+                    *msgspec.structs.astuple(closing.record),
                 )
             )
     return rows
@@ -298,29 +303,6 @@ def _usage(accounts: list[Account]) -> Rows:
         )
         for a in accounts
         for key, count in a.changes.usage.items()
-    ]
-
-
-def _results(accounts: list[Account]) -> Rows:
-    return [
-        (a.number, r.number, r.closed_at, _json(r.lines), _text(r.result)) for a in accounts for r in a.changes.results
-    ]
-
-
-def _usage_records(accounts: list[Account]) -> Rows:
-    return [
-        (
-            a.number,
-            r.closed_at,
-            r.number,
-            r.environment,
-            r.operation,
-            r.status,
-            r.credits,
-            *msgspec.structs.astuple(r.record),
-        )
-        for a in accounts
-        for r in a.changes.usage_records
     ]
 
 

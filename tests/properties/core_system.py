@@ -194,7 +194,7 @@ class CoreSystem:
     def job_view(self, account: Account, job: Job) -> Json:
         closing, kept = job.closing, job.status == "settled" and job.kept(self.core.now)
         lines = job.settled_lines if kept else None
-        stored = next((r.result for r in self.core.results[account.account_id] if r.number == job.number), None)
+        stored = closing.result if closing else None
         if job.status == "settled":
             state = "not_stored" if stored is None else "available" if kept else "expired"
         else:

@@ -22,10 +22,8 @@ from ledger.core.account import (
     Period,
     Quota,
     StoredRefund,
-    StoredResult,
     UsageCount,
     UsageKey,
-    UsageRecord,
 )
 from ledger.core.books import Entry
 from ledger.core.commands import (
@@ -143,8 +141,8 @@ class World:
         self.accounts: dict[str, Account] = {}
         self.journal: dict[str, list[Entry]] = {}
         self.usage: dict[str, dict[UsageKey, UsageCount]] = {}
-        self.results: dict[str, list[StoredResult]] = {}
-        self.usage_records: dict[str, list[UsageRecord]] = {}
+        self.closed: dict[str, list[Job]] = {}
+        """The jobs that were closed, in that order."""
         self.refunds: dict[str, list[StoredRefund]] = {}
         self.events: list[Event] = []
         self.last = Changes()
@@ -192,8 +190,7 @@ class World:
         name, changes = account.account_id, account.changes
         self.accounts[name] = account
         self.journal.setdefault(name, []).extend(changes.entries)
-        self.results.setdefault(name, []).extend(changes.results)
-        self.usage_records.setdefault(name, []).extend(changes.usage_records)
+        self.closed.setdefault(name, []).extend(changes.jobs_closed.values())
         self.refunds.setdefault(name, []).extend(changes.refunds)
         self.events.extend(changes.events)
         totals = self.usage.setdefault(name, {})

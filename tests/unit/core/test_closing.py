@@ -66,8 +66,9 @@ def test_a_settlement_bills_what_was_consumed_and_returns_the_rest() -> None:
         ("hold:2", "grant:1", 320),
     ]
     assert (world.acme.available, world.acme.held, world.acme.open_slots["live", "call"]) == (6_760, 0, 0)
-    (result,) = world.results[ACME]
-    assert (result.number, result.closed_at, result.lines, result.result) == (
+    (job,) = world.closed[ACME]
+    assert job.closing is not None
+    assert (job.number, job.closing.at, job.settled_lines, job.closing.result) == (
         2,
         NOON,
         settled.lines,
@@ -155,7 +156,7 @@ def test_the_record_of_the_request_is_kept(given: Record | None) -> None:
     world.settle("settled", turn(), record=given)
     world.reserves("released", turn())
     world.release("released", record=given)
-    kept = [(r.operation, r.status, r.credits, r.record) for r in world.usage_records[ACME]]
+    kept = [(j.operation, j.status, j.closing.charged, j.closing.record) for j in world.closed[ACME] if j.closing]
     expected = given or Record()
     assert kept == [
         ("agent_turn", "settled", 11, expected),
