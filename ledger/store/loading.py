@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -55,6 +56,8 @@ DUE_HOLDS_MAX = 500
 CALL_HORIZON = timedelta(seconds=30)
 """How far ahead deadlines of calls matter to anybody (Q4)."""
 
+_PERIOD = Period.__struct_fields__
+
 _decode_lines = msgspec.json.Decoder(tuple[ReservedLine, ...]).decode
 _decode_settled = msgspec.json.Decoder(tuple[SettledLine, ...]).decode
 _decode_sources = msgspec.json.Decoder(tuple[Source, ...]).decode
@@ -66,6 +69,8 @@ class Batch:
 
     def __init__(self, now: datetime) -> None:
         self.now = now
+        self.locked_at = 0.0
+        """When the locks were held, by `time.perf_counter`: how long was waited for them is worth knowing."""
         self.accounts: dict[str, Account] = {}
         self.backlog: dict[str, datetime] = {}
         """Accounts with more due holds than one batch ends: they can be brought up to this instant only."""
@@ -80,7 +85,9 @@ async def load(connection: Connection, commands: Sequence[Command], *, simulated
     reader = _Reader(connection, simulated_clock)
     opened = await reader.open_accounts({c.account_id for c in commands if isinstance(c, PutAccount)})
     numbers = await reader.lock({c.account_id for c in commands})
+    locked_at = time.perf_counter()
     batch = await reader.accounts(numbers, opened)
+    batch.locked_at = locked_at
     known = [c for c in commands if c.account_id in batch.accounts]
     if known:
         await reader.jobs(batch, known)
@@ -92,9 +99,14 @@ async def load(connection: Connection, commands: Sequence[Command], *, simulated
 
 async def load_one(connection: Connection, account_id: str, *, simulated_clock: bool) -> Batch:
     """Read one account for a look at it: nothing is locked, and every due hold is read. For use in a snapshot."""
-    reader = _Reader(connection, simulated_clock, due_max=None)
     rows = await connection.fetch("select account from ledger.accounts where account_id = $1", account_id)
-    batch = await reader.accounts([row["account"] for row in rows], set())
+    return await load_many(connection, [row["account"] for row in rows], simulated_clock=simulated_clock)
+
+
+async def load_many(connection: Connection, numbers: list[int], *, simulated_clock: bool) -> Batch:
+    """Do the same for accounts by their numbers; those without a name are left out."""
+    reader = _Reader(connection, simulated_clock, due_max=None)
+    batch = await reader.accounts(numbers, set())
     if batch.accounts:
         await reader.jobs(batch, [])
         await reader.grants(batch, [])
@@ -142,7 +154,10 @@ class _Reader:
         for row in rows:
             account = _account(row)
             account.is_new = account.number in opened
+            account.periods = {month: Period(month) for month in (period_of(now), period_of(account.at))}
             batch.accounts[account.account_id] = self._by_number[account.number] = account
+            self._take_grants(row["grants"])
+            self._take_periods(row["periods"])
         return batch
 
     async def jobs(self, batch: Batch, commands: list[Command]) -> None:
@@ -195,8 +210,7 @@ class _Reader:
                 batch.backlog[account.account_id] = deadlines[self._due_max - 1]
 
     async def grants(self, batch: Batch, commands: list[Command]) -> None:
-        """Read what can be spent or can come back: live grants, those named, and those that paid what is refunded."""
-        self._take_grants(await self._connection.fetch(statements.GRANTS, list(self._by_number)))
+        """Read grants that are no longer live: those that commands name, and those that paid what is refunded."""
         named = _pairs(batch, commands, (PutGrant,), "grant_id")
         if named:
             self._take_grants(await self._connection.fetch(statements.GRANTS_BY_ID, *_columns(named, 2)))
@@ -218,8 +232,8 @@ class _Reader:
                 account.grants[grant.number] = account.grants_by_id[grant.grant_id] = grant
 
     async def periods(self, batch: Batch, commands: list[Command]) -> None:
-        """Read every month that a decision can count in: the current one, those of jobs, those ended with a grant."""
-        months = {period_of(batch.now)} | {job.period for job in self._jobs.values()}
+        """Read every further month that a decision can count in: those of jobs, those ended with a grant."""
+        months = {job.period for job in self._jobs.values()}
         months |= {c.period for c in commands if isinstance(c, ClosePeriod)}
         leaving = [batch.accounts[c.account_id].number for c in commands if isinstance(c, DeleteAccount)]
         if leaving:
@@ -227,19 +241,21 @@ class _Reader:
             months |= {row["period"] for row in rows}
         months |= {period_of(job.expires_at) for job in self._jobs.values() if job.open}
         for account in batch.accounts.values():
-            months.add(period_of(account.at))
             months |= {
                 period_ended_by(g.expires_at)
                 for g in account.grants.values()
                 if g.expires_at is not None and g.ended(batch.now)
             }
-        for account in batch.accounts.values():
-            account.periods = {month: Period(month) for month in months}
-        rows = await self._connection.fetch(statements.PERIODS, list(self._by_number), sorted(months))
+        missing = [a.number for a in batch.accounts.values() if not months <= a.periods.keys()]
+        if missing:
+            for number in missing:
+                periods = self._by_number[number].periods
+                periods.update({month: Period(month) for month in months - periods.keys()})
+            self._take_periods(await self._connection.fetch(statements.PERIODS, missing, sorted(months)))
+
+    def _take_periods(self, rows: Iterable[Row]) -> None:
         for row in rows:
-            _, *values = row.values()
-            period = Period(*values)
-            self._by_number[row["account"]].periods[period.period] = period
+            self._by_number[row["account"]].periods[row["period"]] = Period(**{name: row[name] for name in _PERIOD})
 
     async def rarely_needed(self, batch: Batch, commands: list[Command]) -> None:
         """Read what few batches need, each kind only where a command asks for it."""

@@ -29,17 +29,25 @@ where a.account_id = any($1::text[])
 order by b.account for update of b
 """
 
-# A statement of its own, after the locks: what it sees is what the last holder of each lock committed.
+# A statement of its own, after the locks: what it sees is what the last holder of each lock committed. With each
+# account come its live grants and the months that nearly every decision counts in: the current one, and the last one's.
 ACCOUNTS: Final = """
-select {now} as now, a.account, a.account_id, a.created_at,
+with clock as materialized (select {now} as now)
+select clock.now, a.account, a.account_id, a.created_at,
     a.module_enabled, a.suspended, a.payment_method_verified, a.overage_enabled, a.cap_usd, a.credit_price_usd,
     a.paid_cycles, a.welcome_at, a.closed_through, a.deletion_code, a.deletion_status, a.deletion_requested_at,
     a.deletion_executes_at, b.last_grant, b.exhausted_after,
     b.sequence, b.head, b.at, b.available, b.held, b.overdraft,
     b.live_requests, b.live_calls, b.test_requests, b.test_calls,
     l.max_requests as live_max_requests, l.max_calls as live_max_calls, l.period_credits as live_period_credits,
-    t.max_requests as test_max_requests, t.max_calls as test_max_calls, t.period_credits as test_period_credits
-from ledger.accounts a
+    t.max_requests as test_max_requests, t.max_calls as test_max_calls, t.period_credits as test_period_credits,
+    array(select g from ledger.grants g where g.account = a.account and g.live) as grants,
+    array(
+        select p from ledger.periods p where p.account = a.account and p.period = any(array[
+            to_char(clock.now at time zone 'UTC', 'YYYY-MM'), to_char(b.at at time zone 'UTC', 'YYYY-MM')
+        ])
+    ) as periods
+from clock cross join ledger.accounts a
 join ledger.balances b on b.account = a.account
 left join ledger.quotas l on l.account = a.account and l.environment = 'live'
 left join ledger.quotas t on t.account = a.account and t.environment = 'test'
@@ -82,8 +90,6 @@ select g.account, g.number, g.grant_id, g.kind, g.granted, g.remaining, g.held, 
     g.created_at, g.request
 """
 
-GRANTS: Final = f"{_GRANT} from ledger.grants g where g.account = any($1::bigint[]) and g.live"
-
 GRANTS_BY_ID: Final = f"""
 {_GRANT} from unnest($1::bigint[], $2::text[]) w (account, grant_id)
 join ledger.grants g on g.account = w.account and g.grant_id = w.grant_id
@@ -94,12 +100,7 @@ GRANTS_BY_NUMBER: Final = f"""
 join ledger.grants g on g.account = w.account and g.number = w.number
 """
 
-PERIODS: Final = """
-select account, period, live_used, live_held, test_used, test_held, overage_used, overage_held, granted, adjusted,
-    charged, refunded, refunded_to_balance, expired, adjusted_up, overage_price,
-    opening, threshold_raised, cap_raised, closed_at
-from ledger.periods where account = any($1::bigint[]) and period = any($2::text[])
-"""
+PERIODS: Final = "select * from ledger.periods where account = any($1::bigint[]) and period = any($2::text[])"
 
 RESULT_LINES: Final = """
 select r.account, r.job, r.lines from unnest($1::bigint[], $2::bigint[]) w (account, job)
