@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 ARGS ?=
 MONEY := tests/unit/pricing tests/unit/core tests/unit/scenarios
 
-.PHONY: install install-dev serve test check format bench-reads lock clean
+.PHONY: install install-dev serve test check format bench bench-history bench-reads lock clean
 
 install: .venv/installed
 
@@ -43,7 +43,14 @@ format: install-dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# Takes 10 GB of disk under TMPDIR and twenty minutes; ARGS="--postings 2000000" takes less.
+# Takes less than ten minutes; ARGS="--only engine,http --rounds 1 --seconds 3" takes one.
+bench: install-dev
+	$(BIN)/python -m tests.benchmarks.bench $(ARGS)
+
+# These take 10 GB of disk under TMPDIR and twenty minutes; ARGS="--postings 2000000" takes less.
+bench-history: install-dev
+	$(BIN)/python -m tests.benchmarks.history $(ARGS)
+
 bench-reads: install-dev
 	$(BIN)/python -m tests.benchmarks.reads $(ARGS)
 

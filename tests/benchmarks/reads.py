@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import itertools
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-import psutil
 from rich.console import Console
 from rich.table import Table
 
@@ -33,15 +30,16 @@ from ledger.database import migrate
 from ledger.embedded import EmbeddedPostgres
 from ledger.tokens import Role
 from tests.benchmarks.filling import BIG, Filled, fill, whole_month
+from tests.benchmarks.memory import MIB, peak_rss
+from tests.benchmarks.service import running_service
 from tests.support.client import Client, connect
-from tests.support.service import Service, start_service
+from tests.support.service import Service
 
 PAGE: Final = 1_000
 READS: Final = 300
 WORKERS: Final = 16
 ROUNDS: Final = 12
 PAIRS_PER_ROUND: Final = 1_600
-MIB: Final = 2**20
 
 console = Console(soft_wrap=True)
 
@@ -66,7 +64,8 @@ def _ms(seconds: list[float]) -> str:
     return f"{median * 1_000:.2f} ms (p95 {high * 1_000:.2f})"
 
 
-async def _timed(call: Awaitable[Any]) -> float:
+async def timed(call: Awaitable[Any]) -> float:
+    """Return how many seconds a call takes, which must succeed."""
     start = time.perf_counter()
     answer = await call
     took = time.perf_counter() - start
@@ -82,54 +81,38 @@ async def _measure_usage(client: Client, empty: Client, month: str, result: Resu
     for some in (client, empty):
         for _ in range(20):
             await some.get(path)
-    full = [await _timed(client.get(path)) for _ in range(READS)]
-    none = [await _timed(empty.get(path)) for _ in range(READS)]
+    full = [await timed(client.get(path)) for _ in range(READS)]
+    none = [await timed(empty.get(path)) for _ in range(READS)]
     result.compare_ms(f"usage of {month}, beside that of no usage", full, none)
 
 
-async def _measure_pages(client: Client, result: Result) -> None:
-    """Walk to page 1,000 of the records, and read it and the first in turns."""
+async def walk_records(client: Client, pages: int) -> tuple[str, str, int]:
+    """Return the paths of the first page of the records and of one far off, or the last, and its number."""
     first = f"/v1/accounts/{BIG}/usage/records"
     far, page = first, 1
-    while page < PAGE:
+    while page < pages:
         cursor = (await client.get(far)).body["next_cursor"]
         if cursor is None:
             break
         far, page = f"{first}?cursor={cursor}", page + 1
+    return first, far, page
+
+
+async def _measure_pages(client: Client, result: Result) -> None:
+    """Walk to page 1,000 of the records, and read it and the first in turns."""
+    first, far, page = await walk_records(client, PAGE)
     times: dict[str, list[float]] = {first: [], far: []}
     for _ in range(READS):
         for path, taken in times.items():
-            taken.append(await _timed(client.get(path)))
+            taken.append(await timed(client.get(path)))
     result.compare_ms(f"page {page:,} of the records, beside page 1", times[far], times[first])
-
-
-@contextlib.contextmanager
-def _peak_rss(pid: int) -> Iterator[list[int]]:
-    """Give the resident bytes of a process: at the beginning and, once the block is over, at most."""
-    process = psutil.Process(pid)
-    seen = [process.memory_info().rss]
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.02):
-            with contextlib.suppress(psutil.Error):
-                seen.append(process.memory_info().rss)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        yield seen
-    finally:
-        over.set()
-        watcher.join()
-        seen[:] = [seen[0], max(seen)]
 
 
 async def _measure_csv(service: Service, jobs: int, result: Result) -> None:
     url = f"{service.url}/v1/accounts/{BIG}/usage/records"
     headers = {**service.headers(Role.READER), "Accept": "text/csv"}
     timeout = aiohttp.ClientTimeout(total=None)
-    with _peak_rss(service.process.pid) as rss:
+    with peak_rss(service.process.pid) as rss:
         start, lines, size = time.perf_counter(), 0, 0
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, headers=headers) as response:
             assert response.status == 200
@@ -165,7 +148,7 @@ def _exported(command: list[str]) -> tuple[str, int]:
     """Run an export; return how many rows it wrote, as it says, and its resident bytes at most."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LEDGER_")}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
-    with _peak_rss(process.pid) as rss:
+    with peak_rss(process.pid) as rss:
         out, _ = process.communicate()
     assert process.returncode == 0
     return out.decode().split()[1], rss[1]
@@ -207,8 +190,8 @@ async def _measure_writes(full: Client, empty: Client, control: Client, result: 
 async def _work(client: Client, account_id: str, numbers: Iterator[int], writes: Writes) -> None:
     for _ in range(PAIRS_PER_ROUND // WORKERS):
         job_id = f"bench-{next(numbers)}"
-        writes.reserve.append(await _timed(client.reserve(account_id, job_id)))
-        writes.settle.append(await _timed(client.settle(account_id, job_id, record={"status_code": 200})))
+        writes.reserve.append(await timed(client.reserve(account_id, job_id)))
+        writes.settle.append(await timed(client.settle(account_id, job_id, record={"status_code": 200})))
 
 
 # -- all of it -----------------------------------------------------------------------------------------------------
@@ -234,9 +217,9 @@ async def _measured(server: EmbeddedPostgres, folder: Path, postings: int) -> tu
     month = whole_month(datetime.now(UTC))
     result = Result()
     async with (
-        _service(folder / "full", full.service) as served,
-        _service(folder / "empty", empty.service) as other,
-        _service(folder / "control", control.service) as third,
+        running_service(folder / "full", full.service, "--no-sweeps") as served,
+        running_service(folder / "empty", empty.service, "--no-sweeps") as other,
+        running_service(folder / "control", control.service, "--no-sweeps") as third,
         connect(served) as client,
         connect(other) as without,
         connect(third) as alike,
@@ -252,16 +235,6 @@ async def _measured(server: EmbeddedPostgres, folder: Path, postings: int) -> tu
             console.print(f"… {what}")
             await measured
     return result, filled
-
-
-@contextlib.asynccontextmanager
-async def _service(folder: Path, url: str) -> AsyncIterator[Service]:
-    await asyncio.to_thread(folder.mkdir)
-    service = await asyncio.to_thread(start_service, folder, "--database-url", url, "--no-sweeps")
-    try:
-        yield service
-    finally:
-        await asyncio.to_thread(service.stop)
 
 
 def _show(result: Result, filled: Filled) -> None:

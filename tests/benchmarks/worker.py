@@ -1,0 +1,41 @@
+"""Work that is measured in a process of its own: it is told what to do on standard input, and answers in JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+import uvloop
+
+from tests.benchmarks.server import BenchmarkError
+
+ROOT: Final = Path(__file__).parents[2]
+
+TaskT = TypeVar("TaskT")
+ReportT = TypeVar("ReportT")
+
+
+async def run_worker(module: str, task: object, report: type[ReportT]) -> ReportT:
+    """Run `python -m module`, hand it the task, and return its report; raise `BenchmarkError` where it fails."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", module),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    out, _ = await process.communicate(msgspec.json.encode(task))
+    if process.returncode != 0:
+        raise BenchmarkError(f"{module} failed: what it said is above")
+    return msgspec.json.decode(out, type=report)
+
+
+def serve_task(task: type[TaskT], work: Callable[[TaskT], Coroutine[Any, Any, object]]) -> None:
+    """Be such a process: read the task, carry it out on uvloop, and write the report."""
+    told = msgspec.json.decode(sys.stdin.buffer.read(), type=task)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        answer = runner.run(work(told))
+    sys.stdout.buffer.write(msgspec.json.encode(answer))
