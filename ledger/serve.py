@@ -20,6 +20,7 @@ from ledger.database import EmptyDatabaseError, NotMigratedError, check_migrated
 from ledger.embedded import EmbeddedPostgres, prepare_data_dir
 from ledger.settings import Settings, SettingsError
 from ledger.tokens import development_tokens
+from ledger.wire import Protocol
 
 GRACEFUL_SECONDS_MAX: Final = 30
 """How long requests that were accepted may take once the service is told to stop."""
@@ -114,7 +115,7 @@ async def _answer(listener: socket.socket, app: ASGIApp, stopper: _Stopper, on_s
     config = uvicorn.Config(
         app,
         loop="none",  # It runs in the loop that is running.
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan="off",
         access_log=False,

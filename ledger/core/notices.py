@@ -38,7 +38,7 @@ def tell_of_settlement(account: Account, job: Job, now: datetime) -> None:
 
 
 def job_expired(account: Account, job: Job) -> None:
-    """Tell that a job outlived its deadline, as of the deadline (V2)."""
+    """Tell that a job outlived its deadline, as of the deadline; `metadata` is there where any was sent (V2)."""
     assert job.closing is not None
     data: dict[str, object] = {
         "job_id": job.job_id,
@@ -46,8 +46,9 @@ def job_expired(account: Account, job: Job) -> None:
         "status": job.status,
         "credits_charged": job.closing.charged,
         "error_code": job.closing.error_code,
-        "metadata": None if job.metadata is None else msgspec.Raw(job.metadata),
     }
+    if job.metadata is not None:
+        data["metadata"] = msgspec.Raw(job.metadata)
     account.tell("job.expired", job.environment, job.closing.at, f"expired:{job.number}", data)
 
 

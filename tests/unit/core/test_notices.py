@@ -174,6 +174,6 @@ def test_v2_a_job_that_expired(world: World) -> None:
         "error_code": "job_not_completed",
         "metadata": {"loan_id": "L-9"},
     }
-    assert second["metadata"] is None
+    assert "metadata" not in second
     assert [event.at for event in world.events] == [deadline, deadline]
     assert len({event.once for event in world.events}) == 2
