@@ -67,7 +67,7 @@ async def _run(
     assert settings.database_url is not None
     await check_migrated(settings.database_url)
     own = msgspec.structs.replace(
-        settings, no_sweeps=True, simulated_clock=await _clock_is_simulated(settings.database_url)
+        settings, no_sweeps=True, webhooks=None, simulated_clock=await _clock_is_simulated(settings.database_url)
     )
     columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,.0f}"), TimeElapsedColumn())
     async with services(own) as running:

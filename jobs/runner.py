@@ -158,11 +158,9 @@ class Runner:
             await self._keep_failure(sweep, started_at, context, error)
             raise
         finally:
-            metrics.SWEEP_SECONDS.labels(sweep.name).set(time.monotonic() - begun)
             for item, count in context.counts.items():
                 metrics.SWEEP_ITEMS.labels(sweep.name, item).inc(count)
         metrics.SWEEP_RUNS.labels(sweep.name, "done").inc()
-        metrics.SWEEP_SUCCESS.labels(sweep.name).set(finished_at.timestamp())
         log.info("sweep_done", sweep=sweep.name, seconds=round(time.monotonic() - begun, 3), **context.counts)
         return SweepRun(
             name=sweep.name,

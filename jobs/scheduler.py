@@ -17,7 +17,6 @@ from apscheduler.triggers.interval import IntervalTrigger
 from jobs.runner import LastRun, Runner, no_progress
 from jobs.sweep import Progress, Sweep
 from jobs.sweeps import SWEEPS
-from ledger import metrics
 from ledger.api.services import SweepRun, SweepView
 
 STAGGER: Final = timedelta(seconds=1)
@@ -38,8 +37,6 @@ class Sweeps:
         now = datetime.now(UTC)
         for position, sweep in enumerate(SWEEPS.values()):
             last = last_runs.get(sweep.name)
-            if last is not None and last.succeeded_at is not None:
-                metrics.SWEEP_SUCCESS.labels(sweep.name).set(last.succeeded_at.timestamp())
             self._scheduler.add_job(
                 self._run,
                 IntervalTrigger(seconds=int(sweep.every.total_seconds()), timezone=UTC),

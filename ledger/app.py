@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import Final
 
@@ -13,13 +16,22 @@ from litestar.types import ASGIApp
 
 from jobs.runner import Runner
 from jobs.scheduler import Sweeps
-from ledger import metrics
+from jobs.sweeps import SWEEPS
+from ledger import metrics, tracing
 from ledger.api import accounts, deletion, events, jobs, openapi, operation, prices, reading, sweeps
-from ledger.api.http import BODY_BYTES_MAX, RequestIds, handle_exception
+from ledger.api.edge import Edge
+from ledger.api.gauges import Gauges
+from ledger.api.http import BODY_BYTES_MAX, handle_exception
 from ledger.api.services import Services
-from ledger.database import batch_pool, health_pool, operator_pool, read_engine
+from ledger.core.account import Account
+from ledger.database import batch_pool, health_pool, operator_pool, read_engine, use_of
 from ledger.engine import Engine
+from ledger.engine.batches import OnCommit
 from ledger.engine.engine import FLUSHERS
+from ledger.events.endpoints import load_endpoints
+from ledger.events.link import connect as connect_redis
+from ledger.events.mirror import Mirror
+from ledger.events.webhooks import Webhooks
 from ledger.queries import Reading
 from ledger.settings import Settings
 from pricing import catalog
@@ -29,6 +41,13 @@ SWEEP_CONNECTIONS: Final = 12
 """One for each sweep, which can all run at once, and some for who waits for one."""
 
 
+DELIVERY_CONNECTIONS: Final = 4
+"""For deliveries, each step of which is one short transaction."""
+
+STATE_SECONDS_MAX: Final = 10
+"""How long one statement for the gauges may take."""
+
+
 @contextlib.asynccontextmanager
 async def running_app(settings: Settings) -> AsyncIterator[ASGIApp]:
     """Run the application for these settings: connected and at work while the context is open.
@@ -36,11 +55,11 @@ async def running_app(settings: Settings) -> AsyncIterator[ASGIApp]:
     Raise `InvalidCatalog` for a catalog that cannot be used, and what asyncpg raises when the database is away.
     """
     async with running_services(settings) as services:
-        yield make_app(services)
+        yield make_app(services, log_requests=settings.log_requests)
 
 
-def make_app(services: Services) -> ASGIApp:
-    """Return the application: request ids around the hot routes, and those around Litestar's."""
+def make_app(services: Services, *, log_requests: str = "all") -> ASGIApp:
+    """Return the application: the edge around the hot routes, and those around Litestar's."""
     app = Litestar(
         route_handlers=[
             *accounts.ROUTES,
@@ -58,7 +77,7 @@ def make_app(services: Services) -> ASGIApp:
         logging_config=None,
     )
     app.state.services = services
-    return RequestIds(jobs.JobRoutes(app))
+    return Edge(jobs.JobRoutes(app), log_requests=log_requests)
 
 
 @contextlib.asynccontextmanager
@@ -67,8 +86,10 @@ async def running_services(settings: Settings) -> AsyncIterator[Services]:
     url = settings.database_url
     assert url is not None, "serve fills the database in"
     prices_in_use = catalog.load(settings.catalog or catalog.DEFAULT_FILE)
-    metrics.BUILD.info({"version": version("gateway-ledger")})
+    endpoints = load_endpoints(settings.webhooks, os.environ) if settings.webhooks else ()
+    metrics.BUILD.labels(version("gateway-ledger")).set(1)
     async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.to_thread, tracing.start(version("gateway-ledger"), os.environ))
         pool = await stack.enter_async_context(operator_pool(url, settings.pool_size))
         audits = await stack.enter_async_context(operator_pool(url, 1))
         health = await stack.enter_async_context(health_pool(url, operation.READY_SECONDS_MAX))
@@ -79,6 +100,11 @@ async def running_services(settings: Settings) -> AsyncIterator[Services]:
             reading = await stack.enter_async_context(_reading(settings.read_database_url, settings))
         await check_used_prices(pool, prices_in_use)
         await set_clock(pool, simulated=settings.simulated_clock)
+        delivering = await stack.enter_async_context(operator_pool(url, DELIVERY_CONNECTIONS))
+        webhooks = Webhooks(delivering, endpoints, simulated_clock=settings.simulated_clock)
+        on_commit: OnCommit = webhooks.committed
+        if settings.redis_url is not None:
+            on_commit = _both(on_commit, await stack.enter_async_context(_mirror(settings, primary)))
         engine = Engine(
             batches,
             prices_in_use,
@@ -86,15 +112,63 @@ async def running_services(settings: Settings) -> AsyncIterator[Services]:
             thresholds=settings.thresholds,
             queue_max=settings.queue_size,
             batch_max=settings.batch_size,
+            on_commit=on_commit,
         )
         await engine.start()
         stack.push_async_callback(engine.stop)
+        stack.push_async_callback(webhooks.stop)
+        await webhooks.start()
         sweeping = await stack.enter_async_context(operator_pool(url, SWEEP_CONNECTIONS))
         running = Sweeps(Runner(engine, sweeping, primary, simulated_clock=settings.simulated_clock))
         if not (settings.no_sweeps or settings.simulated_clock):
             await running.start()
             stack.push_async_callback(running.stop)
-        yield Services(settings, prices_in_use, engine, pool, audits, health, reading, primary, running)
+        figures = await stack.enter_async_context(health_pool(url, STATE_SECONDS_MAX))
+        pools = {
+            "batches": batches,
+            "operator": pool,
+            "audits": audits,
+            "health": health,
+            "sweeps": sweeping,
+            "deliveries": delivering,
+        }
+        gauges = Gauges(
+            figures,
+            simulated_clock=settings.simulated_clock,
+            sweeps=tuple(SWEEPS),
+            endpoints=[endpoint.name for endpoint in endpoints],
+            waiting=lambda: engine.waiting,
+            pools={
+                **{name: partial(use_of, each) for name, each in {**pools, "figures": figures}.items()},
+                "primary": primary.use,
+                **({"reading": reading.use} if reading is not primary else {}),
+            },
+        )
+        stack.push_async_callback(gauges.stop)
+        for sweep in SWEEPS.values():
+            metrics.SWEEP_INTERVAL.labels(sweep.name).set(sweep.every.total_seconds())
+        yield Services(settings, prices_in_use, engine, pool, audits, health, reading, primary, running, gauges)
+
+
+@contextlib.asynccontextmanager
+async def _mirror(settings: Settings, reading: Reading) -> AsyncIterator[OnCommit]:
+    """Publish in Redis for as long as the context is open, and give what is to be told of commits."""
+    assert settings.redis_url is not None
+    redis = connect_redis(settings.redis_url)
+    mirror = Mirror(redis, reading, prefix=settings.redis_prefix, stream_length=settings.redis_stream_length)
+    await mirror.start()
+    try:
+        yield mirror.committed
+    finally:
+        await mirror.stop()
+
+
+def _both(first: OnCommit, second: OnCommit) -> OnCommit:
+    def tell(accounts: Sequence[Account]) -> None:
+        first(accounts)
+        second(accounts)
+
+    return tell
 
 
 @contextlib.asynccontextmanager

@@ -39,7 +39,8 @@ def main() -> None:
 @_setting("--port", type=int, help="Port to listen on; 0 takes a free one.  [default: 8000]")
 @_setting("--data-dir", type=Path, metavar="DIR", help="Where the embedded PostgreSQL and the tokens are.")
 @_setting("--database-url", metavar="URL", help="PostgreSQL to use, in place of the embedded one.")
-@_setting("--redis-url", metavar="URL", help="Redis, if replicas are to tell each other things.")
+@_setting("--redis-url", metavar="URL", help="Redis that events and live balances are published in.")
+@_setting("--webhooks", type=Path, metavar="FILE", help="Endpoints that events are delivered to, in TOML.")
 @_setting("--catalog", type=Path, metavar="FILE", help="Price catalog, in place of the packaged one.")
 @_setting("--simulated-clock", is_flag=True, help="Time stands still until PUT /v1/clock moves it.")
 @_setting("--no-sweeps", is_flag=True, help="Run sweeps only when asked.")
@@ -51,8 +52,8 @@ def serve(**options: object) -> None:
     from ledger.serve import serve as run
     from pricing.catalog import InvalidCatalog
 
-    configure_logs()
     settings = _settings(options)
+    configure_logs(settings.log_format, settings.log_level)
     try:
         uvloop.run(run(settings, running_app, _announce))
     except (EmbeddedPostgresError, InvalidCatalog, MigrationError, ServiceStartError, SettingsError) as error:
@@ -70,8 +71,8 @@ def migrate(database_url: str | None) -> None:
     from ledger.database import MigrationError
     from ledger.database import migrate as run
 
-    configure_logs()
     settings = _settings({"database_url": database_url})
+    configure_logs(settings.log_format, settings.log_level)
     url = settings.owner_database_url or settings.database_url
     if url is None:
         raise click.UsageError("give --database-url or LEDGER_OWNER_DATABASE_URL")
@@ -97,15 +98,15 @@ def sweep(name: str, **options: object) -> None:
     from ledger.app import running_services
     from pricing.catalog import InvalidCatalog
 
-    configure_logs()
     settings = _settings(options)
+    configure_logs(settings.log_format, settings.log_level)
     if settings.database_url is None:
         raise click.UsageError("give --database-url; a service with its own PostgreSQL answers POST /v1/sweeps/NAME")
     try:
         uvloop.run(run_sweep(settings, name, running_services))
     except SweepUnknown as error:
         raise click.UsageError(str(error)) from error
-    except (InvalidCatalog, SweepNotDone) as error:
+    except (InvalidCatalog, SettingsError, SweepNotDone) as error:
         raise click.ClickException(str(error)) from error
 
 
@@ -201,6 +202,79 @@ def replay(context: click.Context, file: Path, url: str, speed: float) -> None:
 
     admin_token, gateway_token = _token(Role.ADMIN), _token(Role.GATEWAY)
     context.exit(run(file, url, speed, admin_token, gateway_token))
+
+
+@main.group()
+def events() -> None:
+    """Events: as they come, and where they were delivered to."""
+
+
+@events.command(name="replay")
+@click.argument("event_id", metavar="ID")
+@_setting("--endpoint", metavar="NAME", help="One endpoint; without it, all that receive events of this kind.")
+@_setting("--database-url", metavar="URL", help="The database, as a member of the role ledger_service.")
+def replay_event(event_id: str, endpoint: str | None, database_url: str | None) -> None:
+    """Deliver an event once more, under a new id.
+
+    The service that runs on the database sends it, within a second or so. Each replay of an event is another:
+    ID:r1, ID:r2 …
+    """
+    from ledger.events.command import NotDone
+    from ledger.events.command import replay_event as run
+
+    try:
+        uvloop.run(run(_service_database(database_url), event_id, endpoint))
+    except NotDone as error:
+        raise click.ClickException(str(error)) from error
+
+
+@events.command()
+@_setting("--endpoint", metavar="NAME", help="One endpoint; without it, all.")
+@_setting("--event", metavar="ID", help="One event, with its replays; without it, all.")
+@_setting("--limit", type=click.IntRange(1, 10_000), help="How many, the newest first.  [default: 50]")
+@_setting("--database-url", metavar="URL", help="The database, as a member of the role ledger_service.")
+def deliveries(endpoint: str | None, event: str | None, limit: int | None, database_url: str | None) -> None:
+    """Show the record of deliveries: what was sent where, and how it went."""
+    from ledger.events.command import NotDone, show_deliveries
+
+    try:
+        uvloop.run(show_deliveries(_service_database(database_url), endpoint, event, limit or 50))
+    except NotDone as error:
+        raise click.ClickException(str(error)) from error
+
+
+@events.command()
+@_setting("--account", metavar="ID", help="One account; without it, all.")
+@_setting("--after", metavar="CURSOR", help="Begin behind a next_cursor of GET /v1/events, or of an earlier run.")
+@_setting("--from-start", is_flag=True, help="Begin with the first event there is.")
+@click.option("--url", default="http://127.0.0.1:8000", show_default=True, envvar="LEDGER_URL", show_envvar=True)
+def tail(account: str | None, after: str | None, from_start: bool | None, url: str) -> None:
+    """Print events as they come, one JSON object a line, as GET /v1/events shows them.
+
+    Begins with what comes from now on, unless told otherwise; waits for a service that is away. Ctrl-C ends it, and it
+    says where to go on from. The token is that of LEDGER_READER_TOKEN, LEDGER_GATEWAY_TOKEN or LEDGER_ADMIN_TOKEN.
+    """
+    from ledger.events.tail import TailStopped
+    from ledger.events.tail import tail as run
+    from ledger.replay.client import service_url
+
+    if after and from_start:
+        raise click.UsageError("give either --after or --from-start")
+    roles = [role for role in (Role.READER, Role.GATEWAY, Role.ADMIN) if os.environ.get(variable_of(role))]
+    token = _token(roles[0] if roles else Role.READER)
+    try:
+        uvloop.run(run(str(service_url(url)).rstrip("/"), token, account, after, from_start=bool(from_start)))
+    except ValueError as error:
+        raise click.UsageError(f"--url: {error}") from error
+    except TailStopped as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _service_database(database_url: str | None) -> str:
+    settings = _settings({"database_url": database_url})
+    if settings.database_url is None:
+        raise click.UsageError("give --database-url")
+    return settings.database_url
 
 
 @main.group()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import asyncpg
 from alembic import command
@@ -14,7 +14,7 @@ from sqlalchemy import URL, Connection, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import NullPool, QueuePool
 
 SERVICE_ROLE: Final = "ledger_service"
 """The database role that the service works as: it may add to the journal, and never change it (contract A1)."""
@@ -210,6 +210,27 @@ def _pool(
         connection_class=connection_class,
         server_settings={**session, "role": SERVICE_ROLE},
     )
+
+
+class PoolUse(NamedTuple):
+    """How many connections of a pool are used and idle, and how many it may have."""
+
+    used: int
+    idle: int
+    limit: int
+
+
+def use_of(pool: asyncpg.Pool) -> PoolUse:
+    """Returns how a pool is used at this moment."""
+    idle = pool.get_idle_size()
+    return PoolUse(pool.get_size() - idle, idle, pool.get_max_size())
+
+
+def use_of_engine(engine: AsyncEngine) -> PoolUse:
+    """Returns how the pool of an engine is used at this moment."""
+    pool = engine.pool
+    assert isinstance(pool, QueuePool)
+    return PoolUse(pool.checkedout(), pool.checkedin(), pool.size())
 
 
 def read_engine(url: str, size: int, role: str | None = SERVICE_ROLE) -> AsyncEngine:

@@ -1,35 +1,151 @@
-"""Logs: one JSON object a line, on standard error; whatever libraries log goes the same way."""
+"""Logs: a line each on standard error, JSON or for a terminal's reader; what libraries log goes the same way.
+
+A line of JSON costs a few microseconds, so that there can be one for each request. A line that cannot be written is
+lost, and nothing else with it.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+import time
+import traceback
+from datetime import UTC, datetime
+from typing import Any, BinaryIO, Final
 
+import asyncpg
+import msgspec
 import structlog
+from structlog.types import EventDict, Processor, WrappedLogger
+
+_QUIET: Final = ("alembic", "apscheduler", "uvicorn", "litestar")
+"""Libraries of whose doings nobody needs to hear unless they go wrong."""
 
 
-def configure_logs() -> None:
-    """Sets up `structlog` and the standard library's logging, once, before anything is logged."""
-    shared: list[structlog.types.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+def configure_logs(format: str = "auto", level: str = "info") -> None:
+    """Sets up `structlog` and the standard library's logging, once, before anything is logged.
+
+    Args:
+        format: `json`, `console`, or `auto`: for a reader where standard error is a terminal, else JSON.
+        level: the least level that is shown.
+    """
+    console = format == "console" or (format == "auto" and sys.stderr.isatty())
+    number = logging.getLevelNamesMapping()[level.upper()]
+    shared: list[Processor] = [
+        structlog.processors.add_log_level,
+        _Clock(),
+        _exception_text,
     ]
+    render = _console_renderer() if console else _json_line
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        logger_factory=structlog.stdlib.LoggerFactory(),
+        processors=[*shared, render],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=lambda *_: _Lines(sys.stderr.buffer),
         cache_logger_on_first_use=True,
     )
-    formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
-        processors=[
-            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-    )
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
-    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
-    for name in ("alembic", "apscheduler", "uvicorn"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render, _decoded],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=number, force=True)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(number, logging.WARNING))
+
+
+class _Clock:
+    """Puts the instant into an event, in ISO 8601. What changes once a second is written out once a second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._text = ""
+
+    def __call__(self, _: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        now = time.time()
+        second = int(now)
+        if second != self._second:
+            self._text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+            self._second = second
+        event["timestamp"] = f"{self._text}.{int((now - second) * 1_000_000):06d}Z"
+        return event
+
+
+class _Lines:
+    """Writes whole lines to a stream, at once; one that cannot be written is lost."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def msg(self, line: bytes) -> None:
+        """Write a line."""
+        try:
+            self._stream.write(line + b"\n")
+            self._stream.flush()
+        except (OSError, ValueError):  # Full, gone or closed: there is nowhere to say so.
+            pass
+
+    debug = info = warning = error = exception = critical = msg
+
+
+_encode: Final = msgspec.json.Encoder(enc_hook=repr).encode
+
+
+def _json_line(_: WrappedLogger, __: str, event: EventDict) -> bytes:
+    line = {"timestamp": event.pop("timestamp"), "level": event.pop("level"), "event": event.pop("event"), **event}
+    try:
+        return _encode(line)
+    except (TypeError, ValueError):  # Text that UTF-8 cannot hold, or keys that are no text.
+        return json.dumps(line, default=repr, skipkeys=True, ensure_ascii=False).encode(errors="replace")
+
+
+def _console_renderer() -> Processor:
+    render = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
+
+    def line(logger: WrappedLogger, name: str, event: EventDict) -> bytes:
+        shown = {key: _one_line(value) for key, value in event.items() if key != "exception"}
+        if "exception" in event:
+            shown["exception"] = event["exception"]
+        return render(logger, name, shown).encode(errors="backslashreplace")
+
+    return line
+
+
+def _one_line(value: Any) -> Any:
+    """Return text that stays on its line and sends a terminal no commands, whoever it came from."""
+    if isinstance(value, str) and not value.isprintable():
+        return value.encode("unicode_escape").decode()
+    return value
+
+
+def _decoded(_: WrappedLogger, __: str, line: Any) -> str:
+    assert isinstance(line, bytes)
+    return line.decode(errors="backslashreplace")
+
+
+def _exception_text(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Put the text of an exception in its place, without the rows that a database's complaint quotes."""
+    given = event.pop("exc_info", None)
+    if given:
+        error = (
+            given if isinstance(given, BaseException) else (given if isinstance(given, tuple) else sys.exc_info())[1]
+        )
+        if isinstance(error, BaseException):
+            _forget_details(error)
+            event["exception"] = "".join(traceback.format_exception(error)).rstrip()
+    return event
+
+
+def _forget_details(error: BaseException) -> None:
+    """Take out of a database's errors what they quote of rows, which can be anything that a caller sent."""
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        if isinstance(following, asyncpg.PostgresError):
+            following.detail = None
+        following = following.__cause__ or following.__context__

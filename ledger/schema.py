@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -94,6 +95,7 @@ accounts: Final = Table(
         postgresql_where=text("welcome_at is null and module_enabled and payment_method_verified and not suspended"),
     ),
     Index("accounts_deletion_idx", "account", postgresql_where=text("deletion_status in ('pending', 'deleting')")),
+    Index("accounts_unclosed_idx", "closed_through", "created_at", postgresql_where=text("account_id is not null")),
     CheckConstraint("cap_usd >= 0", name="accounts_cap_usd_check"),
     CheckConstraint("credit_price_usd > 0", name="accounts_credit_price_usd_check"),
     CheckConstraint("credit_price_usd is not null or not overage_enabled", name="accounts_overage_needs_price"),
@@ -358,6 +360,7 @@ periods: Final = Table(
         " refunded, refunded_to_balance, expired) >= 0",
         name="periods_figures_check",
     ),
+    Index("periods_overage_idx", "period", postgresql_where=text("overage_price is not null")),
     postgresql_with={"fillfactor": 50},
 )
 
@@ -387,6 +390,7 @@ usage_totals: Final = Table(
     _needed("jobs", BigInteger),
     _needed("first_jobs", BigInteger, comment="jobs whose first charged line this is: counts each job once"),
     PrimaryKeyConstraint("account", "period", "day", "environment", "operation", name="usage_totals_pkey"),
+    Index("usage_totals_day_idx", "day", postgresql_using="brin"),
     postgresql_with={"fillfactor": 50},
 )
 
@@ -426,6 +430,76 @@ events: Final = Table(
     UniqueConstraint("account", "once", name="events_once_key"),
     CheckConstraint(_ENVIRONMENTS, name="events_environment_check"),
     Index("events_account_idx", "account", "position"),
+    Index("events_environment_idx", "environment", "position"),
+)
+
+endpoints: Final = Table(
+    "endpoints",
+    metadata,
+    _key("name", Text),
+    _needed("environment", Text),
+    _needed("types", ARRAY(Text)),
+    _needed("position", BigInteger, comment="the last event that was turned into a delivery, or passed over"),
+    PrimaryKeyConstraint("name", name="endpoints_pkey"),
+    CheckConstraint(_ENVIRONMENTS, name="endpoints_environment_check"),
+    CheckConstraint("position >= 0", name="endpoints_position_check"),
+    comment="where events are delivered to, as the service was last configured",
+)
+
+deliveries: Final = Table(
+    "deliveries",
+    metadata,
+    Column("delivery", BigInteger, Identity(always=True), nullable=False),
+    _needed("endpoint", Text),
+    _needed("account", BigInteger),
+    _needed("event_id", Text),
+    _count("replay", Integer),
+    _needed("id", Text, comment="what the receiver sees: of a replay, another than the event's"),
+    _needed("type", Text),
+    _needed("status", Text, server_default=text("'pending'")),
+    _count("attempts", Integer),
+    Column("next_attempt_at", DateTime(timezone=True), comment="null behind another delivery of the same account"),
+    Column("claimed_until", DateTime(timezone=True), comment="until when (in real time) somebody may be sending it"),
+    Column("status_code", Integer),
+    Column("error", Text),
+    _instant("created_at"),
+    _instant("finished_at", nullable=True),
+    PrimaryKeyConstraint("delivery", name="deliveries_pkey"),
+    UniqueConstraint("event_id", "endpoint", "replay", name="deliveries_event_key"),
+    ForeignKeyConstraint(["endpoint"], [endpoints.c.name], name="deliveries_endpoint_fkey"),
+    CheckConstraint(
+        "id = event_id || case replay when 0 then '' else '\\:r' || replay end", name="deliveries_id_check"
+    ),
+    CheckConstraint("replay >= 0", name="deliveries_replay_check"),
+    CheckConstraint(
+        "status in ('pending', 'delivered', 'exhausted', 'gone', 'undeliverable')", name="deliveries_status_check"
+    ),
+    CheckConstraint("(status = 'pending') = (finished_at is null)", name="deliveries_finished_check"),
+    CheckConstraint("status = 'pending' or next_attempt_at is null", name="deliveries_next_check"),
+    Index("deliveries_due_idx", "endpoint", "next_attempt_at", postgresql_where=text("next_attempt_at is not null")),
+    Index(
+        "deliveries_waiting_idx",
+        "endpoint",
+        "account",
+        "delivery",
+        postgresql_where=text("status = 'pending' and replay = 0"),
+    ),
+    comment="the record of each delivery, without its body (R5)",
+)
+
+delivery_attempts: Final = Table(
+    "delivery_attempts",
+    metadata,
+    _key("delivery"),
+    _key("number", Integer),
+    _instant("at"),
+    Column("status_code", Integer),
+    Column("error", Text),
+    _needed("milliseconds", Integer),
+    PrimaryKeyConstraint("delivery", "number", name="delivery_attempts_pkey"),
+    ForeignKeyConstraint(["delivery"], [deliveries.c.delivery], name="delivery_attempts_delivery_fkey"),
+    CheckConstraint("number > 0", name="delivery_attempts_number_check"),
+    CheckConstraint("milliseconds >= 0", name="delivery_attempts_milliseconds_check"),
 )
 
 sweeps: Final = Table(

@@ -21,7 +21,12 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 BatchSize = Annotated[int, Meta(ge=1, le=4_096)]
 PostgresUrl = Annotated[str, Meta(pattern=r"^postgres(ql)?(\+asyncpg)?://")]
 RedisUrl = Annotated[str, Meta(pattern=r"^(rediss?|unix)://")]
+RedisPrefix = Annotated[str, Meta(pattern=r"^[!-~]+$", max_length=100)]
+StreamLength = Annotated[int, Meta(ge=100, le=10_000_000)]
 HttpUrl = Annotated[str, Meta(pattern=r"^https?://")]
+LogFormat = Annotated[str, Meta(pattern="^(auto|json|console)$")]
+LogLevel = Annotated[str, Meta(pattern="^(debug|info|warning|error)$")]
+LogRequests = Annotated[str, Meta(pattern="^(all|errors)$")]
 
 
 class SettingsError(ValueError):
@@ -44,7 +49,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     owner_database_url: PostgresUrl | None = None
     """The database, as the role that owns the tables: for `migrate` only."""
     redis_url: RedisUrl | None = None
-    """What replicas tell each other things through; None does without."""
+    """The Redis that events and balances are published in; None does without."""
+    redis_prefix: RedisPrefix = "ledger:"
+    """What the names of keys and channels in Redis begin with."""
+    redis_stream_length: StreamLength = 100_000
+    """How many events each stream in Redis keeps, or a few more."""
+    webhooks: Path | None = None
+    """A file of endpoints that events are delivered to; None delivers to nobody."""
     catalog: Path | None = None
     """A price catalog in place of the one that comes with the package."""
     simulated_clock: bool = False
@@ -65,6 +76,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Connections for what operators ask for: the clock, quotes, small writes."""
     read_pool_size: Count = 8
     """Connections for reading."""
+    log_format: LogFormat = "auto"
+    """How logs are written: `json`, `console`, or `auto`: the latter where standard error is a terminal."""
+    log_level: LogLevel = "info"
+    """The least level that is logged."""
+    log_requests: LogRequests = "all"
+    """Which requests have a line in the log: `all`, or `errors`, those that were answered with a status from 400 on."""
     tokens: TokenTable = msgspec.field(default_factory=TokenTable)
     """The tokens accepted: of `LEDGER_TOKEN_HASHES` and of `LEDGER_GATEWAY_TOKEN`, `…READER…`, `…ADMIN…`."""
 

@@ -17,6 +17,7 @@ import pytest
 
 from ledger.database import migrate
 from ledger.embedded import ConnectionUrls, EmbeddedPostgres
+from tests.support.redis import RedisServer, running_redis
 from tests.support.service import Service, start_service
 
 TEMPLATE = "template_ledger"
@@ -140,3 +141,10 @@ def server(database: ConnectionUrls, services: Callable[..., Service]) -> Servic
 def module_server(module_database: ConnectionUrls, module_services: Callable[..., Service]) -> Service:
     """A service that the tests of one module share, with a simulated clock: each works on accounts of its own."""
     return module_services("--database-url", module_database.service, "--simulated-clock")
+
+
+@pytest.fixture
+def redis_server() -> Iterator[RedisServer]:
+    """A redis-server of the test's own, which forgets everything when it ends."""
+    with running_redis() as server:
+        yield server

@@ -8,7 +8,6 @@ from typing import Final
 import structlog
 
 from jobs.sweep import Context, Sweep
-from ledger import metrics
 from ledger.audit import audit
 
 CHECKED: Final = ("accounts", "entries", "postings", "jobs")
@@ -22,7 +21,6 @@ async def run(context: Context) -> None:
     context.counts.update({name: report.checked[name] for name in CHECKED})
     discrepancies = len(report.discrepancies) + report.unlisted
     context.counts["discrepancies"] = discrepancies
-    metrics.AUDIT_DISCREPANCIES.set(discrepancies)
     if discrepancies:
         rules = sorted({found.rule for found in report.discrepancies})
         log.error("audit_discrepancies", discrepancies=discrepancies, rules=rules)

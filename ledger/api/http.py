@@ -1,30 +1,24 @@
-"""HTTP beneath the routes: request ids, bodies, tokens, replies; for Litestar's handlers and the raw ASGI ones."""
+"""HTTP beneath the routes: bodies, tokens, replies, errors; for Litestar's handlers and the raw ASGI ones."""
 
 from __future__ import annotations
 
-import re
-import secrets
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import structlog
 from litestar import Request, Response
 from litestar.connection import ASGIConnection
-from litestar.enums import ScopeType
 from litestar.handlers import BaseRouteHandler
 from litestar.types import Guard, Receive, Scope, Send
 
-from ledger.api.errors import ApiError, answer_of, of_exception
+from ledger import metrics
+from ledger.api.errors import STATUS, ApiError, answer_of, of_exception
 from ledger.tokens import Role, TokenTable
-
-if TYPE_CHECKING:
-    from litestar.types import ASGIApp, Message
 
 BODY_BYTES_MAX: Final = 1024 * 1024
 BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
 
-_REQUEST_ID: Final = re.compile(r"[\x20-\x7e]{1,255}")
 _ALLOWED: Final[Mapping[Role, frozenset[Role]]] = {
     Role.READER: frozenset({Role.READER, Role.GATEWAY, Role.ADMIN}),
     Role.GATEWAY: frozenset({Role.GATEWAY, Role.ADMIN}),
@@ -47,29 +41,6 @@ class Reply(msgspec.Struct, frozen=True):
 def reply(status: int, body: object) -> Reply:
     """Return a reply with a JSON body."""
     return Reply(status, encode(body))
-
-
-class RequestIds:
-    """ASGI middleware: every request has an id, the caller's or a new one, and every answer says it (E1)."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on under its id."""
-        if scope["type"] != ScopeType.HTTP:
-            await self._app(scope, receive, send)
-            return
-        given = header(scope, b"x-request-id")
-        request_id = given if given and _REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
-        scope.setdefault("state", {})["request_id"] = request_id
-
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
-            await send(message)
-
-        await self._app(scope, receive, send_with_id)
 
 
 def request_id_of(scope: Scope) -> str:
@@ -156,14 +127,24 @@ async def send_reply(send: Send, answer: Reply) -> None:
 
 
 def error_reply(error: Exception, scope: Scope, doc_base: str) -> Reply:
-    """Return the answer to anything raised; log it where it is a defect of ours."""
+    """Return the answer to anything raised; count it, and log it where it is a defect of ours."""
     known = of_exception(error)
+    count_error(known)
+    scope["state"]["outcome"] = known.code
     if known.code == "internal_error":
-        log.error("internal_error", request_id=request_id_of(scope), path=scope["path"], exc_info=error)
+        log.error("internal_error", request_id=request_id_of(scope), exc_info=error)
     headers = known.headers
     if known.retry_after is not None:
         headers = {**headers, "Retry-After": str(known.retry_after)}
     return Reply(known.status, encode(answer_of(known, request_id_of(scope), doc_base)), headers)
+
+
+_ERRORS: Final = {str(code): metrics.ERRORS.labels(str(code)) for code in STATUS}
+
+
+def count_error(error: ApiError) -> None:
+    """Count an error that is answered."""
+    _ERRORS[error.code].inc()
 
 
 def handle_exception(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:

@@ -8,9 +8,10 @@ by msgspec, a command, its outcome, and a reply: measured, a framework's own han
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Annotated, Final, cast
+from typing import Annotated, Final, NamedTuple, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -25,6 +26,7 @@ from ledger.api.http import (
     BATCH_BYTES_MAX,
     Reply,
     authenticate,
+    count_error,
     encode,
     error_reply,
     read_body,
@@ -85,7 +87,13 @@ Maker = Callable[[str, str, bytes], JobCommand]
 Names = tuple[str, str]
 """The account and the job of a path, as they were sent."""
 Handler = Callable[[Services, Names, Scope, Receive], Awaitable[Reply]]
-Methods = Mapping[str, Handler]
+
+
+class Route(NamedTuple):
+    """A route: the template of its path, as metrics and the log call it, and what its methods do."""
+
+    template: str
+    methods: Mapping[str, Handler]
 
 
 async def _carry_out(make: Maker, services: Services, names: Names, scope: Scope, receive: Receive) -> Reply:
@@ -94,6 +102,7 @@ async def _carry_out(make: Maker, services: Services, names: Names, scope: Scope
     command = make(account_id, job_id, await read_body(scope, receive))
     outcome = await services.engine.submit(command)
     status, body = await _answer(services, command, outcome)
+    scope["state"]["outcome"] = _named(outcome)
     return reply(status, body)
 
 
@@ -117,6 +126,13 @@ async def _answer(services: Services, command: JobCommand, outcome: Outcome) -> 
             return 200, await _replayed(services, command.account_id, outcome.job_id)
         case _:
             raise TypeError(f"{type(outcome).__name__} is no outcome of a job's command")
+
+
+def _named(outcome: Outcome) -> str:
+    """Name what came of a command that was not refused, for the log."""
+    if isinstance(outcome, Reserved | Refunded) and not outcome.created:
+        return "repeated"
+    return type(outcome).__name__.lower()
 
 
 async def _replayed(services: Services, account_id: str, job_id: str) -> object:
@@ -199,6 +215,10 @@ class Result(Struct, frozen=True):
     body: object
 
 
+Named = tuple[Result, str]
+"""A result, and what it is called in the log."""
+
+
 _read_batch = bodies.decoder(BatchBody, refuse_nul=False)
 _read_item = bodies.decoder(cast("type[Item]", Item))
 
@@ -224,8 +244,9 @@ async def _batch(services: Services, names: Names, scope: Scope, receive: Receiv
     waiting = [future for _, future in submitted if isinstance(future, asyncio.Future)]
     if waiting:
         await asyncio.wait(waiting)
-    results = [await _result(services, command, future, scope) for command, future in submitted]
-    return Reply(200, encode({"results": results}))
+    named = [await _result(services, command, future, scope) for command, future in submitted]
+    scope["state"]["outcomes"] = Counter(name for _, name in named)
+    return Reply(200, encode({"results": [result for result, _ in named]}))
 
 
 def _submit(services: Services, raw: msgspec.Raw) -> tuple[JobCommand | None, asyncio.Future[Outcome] | Exception]:
@@ -241,27 +262,31 @@ async def _result(
     command: JobCommand | None,
     submitted: asyncio.Future[Outcome] | Exception,
     scope: Scope,
-) -> Result:
+) -> Named:
     error = submitted if isinstance(submitted, Exception) else submitted.exception()
     if error is None and command is not None and isinstance(submitted, asyncio.Future):
         try:
-            return Result(*await _answer(services, command, submitted.result()))
+            outcome = submitted.result()
+            return Result(*await _answer(services, command, outcome)), _named(outcome)
         except Exception as refusal:  # noqa: BLE001 - its neighbours are committed, and are told so
             error = refusal
     assert isinstance(error, Exception)
     known = of_exception(error)
-    return Result(known.status, answer_of(known, request_id_of(scope), services.settings.doc_base_url))
+    count_error(known)
+    return Result(known.status, answer_of(known, request_id_of(scope), services.settings.doc_base_url)), known.code
 
 
 # -- the routes ----------------------------------------------------------------------------------------------------
 
-_JOB: Final[Methods] = {"PUT": partial(_carry_out, _reserve), "GET": _show}
-_ACTIONS: Final[Mapping[str, Methods]] = {
-    "settle": {"POST": partial(_carry_out, _settle)},
-    "release": {"POST": partial(_carry_out, _release)},
-    "refunds": {"POST": partial(_carry_out, _refund)},
+_PATH: Final = "/v1/accounts/{account_id}/jobs/{job_id}"
+
+_JOB: Final = Route(_PATH, {"PUT": partial(_carry_out, _reserve), "GET": _show})
+_ACTIONS: Final = {
+    "settle": Route(f"{_PATH}/settle", {"POST": partial(_carry_out, _settle)}),
+    "release": Route(f"{_PATH}/release", {"POST": partial(_carry_out, _release)}),
+    "refunds": Route(f"{_PATH}/refunds", {"POST": partial(_carry_out, _refund)}),
 }
-_BATCH: Final[Methods] = {"POST": _batch}
+_BATCH: Final = Route("/v1/batch", {"POST": _batch})
 
 
 class JobRoutes:
@@ -284,7 +309,7 @@ class JobRoutes:
         await send_reply(send, answer)
 
 
-def _find(path: str) -> tuple[Methods, Names] | None:
+def _find(path: str) -> tuple[Route, Names] | None:
     if path == "/v1/batch":
         return _BATCH, ("", "")
     match path.split("/"):
@@ -295,10 +320,12 @@ def _find(path: str) -> tuple[Methods, Names] | None:
     return None
 
 
-async def _dispatch(services: Services, methods: Methods, names: Names, scope: Scope, receive: Receive) -> Reply:
+async def _dispatch(services: Services, route: Route, names: Names, scope: Scope, receive: Receive) -> Reply:
     assert scope["type"] == ScopeType.HTTP
-    handler = methods.get(str(scope["method"]))
+    handler = route.methods.get(str(scope["method"]))
     if handler is None:
-        allowed = ", ".join(methods)
+        allowed = ", ".join(route.methods)
         raise ApiError("method_not_allowed", f"{allowed} is allowed here", headers={"Allow": allowed})
+    scope["path_template"] = route.template
+    scope["path_params"] = {"account_id": names[0], "job_id": names[1]}
     return await handler(services, names, scope, receive)

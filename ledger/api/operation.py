@@ -61,8 +61,8 @@ async def ready(request: AnyRequest) -> Response[bytes]:
 
 @get("/metrics")
 async def show_metrics(request: AnyRequest) -> Response[bytes]:
-    """Show every metric to Prometheus."""
-    metrics.QUEUE_COMMANDS.set(services_of(request.scope).engine.waiting)
+    """Show every metric to Prometheus, also while the database is away."""
+    await services_of(request.scope).gauges.refresh()
     return Response(metrics.exposition(), media_type=CONTENT_TYPE_LATEST.removesuffix("; charset=utf-8"))
 
 

@@ -11,6 +11,7 @@ import asyncpg
 import msgspec
 from litestar.types import Scope
 
+from ledger.api.gauges import Gauges
 from ledger.engine import Engine
 from ledger.queries import Reading
 from ledger.settings import Settings
@@ -62,7 +63,7 @@ class Services:
 
     `engine` carries commands out; `pool` is for what operators ask for, `audits` (one at a time) and `health` stand
     apart from it so that neither waits for the other; `reading` is for reads, and may lag behind on a replica;
-    `primary` reads what was just written; `sweeps` run when asked.
+    `primary` reads what was just written; `sweeps` run when asked; `gauges` know what `/metrics` shows of the database.
     """
 
     settings: Settings
@@ -74,6 +75,7 @@ class Services:
     reading: Reading
     primary: Reading
     sweeps: Sweeps
+    gauges: Gauges
 
 
 def services_of(scope: Scope) -> Services:

@@ -24,6 +24,7 @@ from ledger.embedded.programs import Programs, find_programs
 
 OWNER_ROLE: Final = "ledger_owner"
 SERVICE_ROLE: Final = "ledger_service"
+READER_ROLE: Final = "ledger_reader"
 SUPERUSER: Final = "postgres"
 DATABASE: Final = "ledger"
 
@@ -45,6 +46,8 @@ class ConnectionUrls:
     """The role that owns the tables: for migrations."""
     service: str
     """The role of the running service: it can do only what migrations grant it."""
+    reader: str
+    """The role of dashboards: it can read the views of the schema `reporting`, and nothing else."""
 
 
 class EmbeddedPostgres:
@@ -122,17 +125,17 @@ class EmbeddedPostgres:
                 log.info("postgres_restarted", pid=self.pid)
 
     async def create_database(self, name: str, template: str | None = None) -> ConnectionUrls:
-        """Makes a database of the owner's that the service may connect to; leaves one that is there."""
+        """Makes a database of the owner's that service and reader may connect to; leaves one that is there."""
         connection = await self._connect()
         try:
             if not await connection.fetchval("select true from pg_database where datname = $1", name):
                 source = f'template "{template}"' if template else ""
                 await connection.execute(f'create database "{name}" owner {OWNER_ROLE} {source}')
             await connection.execute(f'revoke all on database "{name}" from public')
-            await connection.execute(f'grant connect on database "{name}" to {SERVICE_ROLE}')
+            await connection.execute(f'grant connect on database "{name}" to {SERVICE_ROLE}, {READER_ROLE}')
         finally:
             await connection.close()
-        return ConnectionUrls(self.url(OWNER_ROLE, name), self.url(SERVICE_ROLE, name))
+        return ConnectionUrls(*(self.url(role, name) for role in (OWNER_ROLE, SERVICE_ROLE, READER_ROLE)))
 
     def url(self, role: str, database: str) -> str:
         """Returns the URL with which a role reaches a database of this server."""
@@ -162,7 +165,7 @@ class EmbeddedPostgres:
     async def _make_roles(self) -> None:
         connection = await self._connect()
         try:
-            for role in (OWNER_ROLE, SERVICE_ROLE):
+            for role in (OWNER_ROLE, SERVICE_ROLE, READER_ROLE):
                 if not await connection.fetchval("select true from pg_roles where rolname = $1", role):
                     await connection.execute(f"create role {role} login")
         finally:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import asyncpg
 import structlog
 
-from ledger import metrics, store
-from ledger.core.commands import BringUp, Command, Outcome, Refused
+from ledger import metrics, store, tracing
+from ledger.core.account import Account
+from ledger.core.commands import BringUp, Command, Outcome
 from ledger.core.decide import decide
 from ledger.core.timeline import bring_up_to
 from ledger.database import AGAIN, is_away
 from ledger.engine.errors import DatabaseAway
+from ledger.engine.measuring import Laps, Measures
 from pricing.catalog import Catalog
 
 ATTEMPTS_MAX: Final = 3
@@ -28,11 +30,23 @@ log = structlog.get_logger(__name__)
 Outcomes = list[Outcome | None]
 """An outcome for each command of a batch; None for one that must wait until its account is brought up."""
 
+OnCommit = Callable[[Sequence[Account]], None]
+"""Called with the accounts of a batch right after its commit, in the event loop, so it must not wait for anything.
+
+A hint and not a message: a crash can come in between, and another replica's batches are not told here. Whoever needs
+all of what was committed reads it from the database.
+"""
+
+
+def tell_nobody(_: Sequence[Account]) -> None:
+    """Do nothing: nobody waits to hear of commits."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """What a transaction was about to commit: its outcomes, and the last entry it wrote of each account."""
+    """What a transaction was about to commit: the batch, its outcomes, and the last entry it wrote of each account."""
 
+    batch: store.Batch
     outcomes: Outcomes
     entries: list[tuple[int, int, bytes]]
 
@@ -52,12 +66,20 @@ class Batches:
     """Carries batches out against one pool of connections, which should have one for each batch in flight."""
 
     def __init__(
-        self, pool: asyncpg.Pool, catalog: Catalog, *, simulated_clock: bool, thresholds: tuple[int, ...]
+        self,
+        pool: asyncpg.Pool,
+        catalog: Catalog,
+        *,
+        simulated_clock: bool,
+        thresholds: tuple[int, ...],
+        on_commit: OnCommit = tell_nobody,
     ) -> None:
         self._pool = pool
         self._catalog = catalog
         self._simulated_clock = simulated_clock
         self._thresholds = thresholds
+        self._on_commit = on_commit
+        self._measures = Measures(catalog)
         self._unused_prices = {version.version: version.digest for version in catalog.versions}
 
     async def carry_out(self, commands: list[Command]) -> Outcomes:
@@ -67,11 +89,18 @@ class Batches:
         commit, the chained hash of the entries tells whether it happened, and if so the outcomes are those. Raise
         `DatabaseAway` when that does not help; whatever else is raised is a defect, and nothing was written.
         """
+        sent = await self._until_committed(commands)
+        self._note_prices(sent.batch)
+        self._measure(commands, sent)
+        self._tell(sent)
+        return sent.outcomes
+
+    async def _until_committed(self, commands: list[Command]) -> _Sent:
         attempt, sent = 1, None
         while True:
             try:
                 if sent is not None and await self._was_committed(sent):
-                    return sent.outcomes
+                    return sent
                 return await self._transaction(commands)
             except Exception as error:
                 lost = error.__cause__ if isinstance(error, _CommitLost | _NoConnection) else error
@@ -80,10 +109,11 @@ class Batches:
                 if not away and not isinstance(lost, AGAIN):
                     raise
                 log.warning("batch_retried", attempt=attempt, error=repr(lost))
-                metrics.BATCH_RETRIES.labels(type(lost).__name__).inc()
+                metrics.BATCH_RETRIES.labels(_reason(error)).inc()
                 if away:
                     await self._pool.expire_connections()
                 if attempt == ATTEMPTS_MAX:
+                    metrics.BATCH_FAILURES.labels("away").inc()
                     raise DatabaseAway("the database is away, or too busy") from lost
                 if isinstance(error, _CommitLost):
                     sent = error.sent
@@ -97,31 +127,50 @@ class Batches:
         except Exception as error:
             raise _NoConnection from error
         try:
-            yield connection
+            with tracing.statements(connection):
+                yield connection
         except asyncpg.InternalClientError:
             connection.terminate()  # It was cut in the middle of a statement: asyncpg itself has lost track of it.
             raise
         finally:
             await self._pool.release(connection)
 
-    async def _transaction(self, commands: list[Command]) -> Outcomes:
+    async def _transaction(self, commands: list[Command]) -> _Sent:
         sent = None
-        with metrics.BATCH_SECONDS.time():
-            async with self._connection() as connection:
-                try:
-                    # What is read after a lock must be what its last holder committed: whatever the server's default.
-                    async with connection.transaction(isolation="read_committed"):
-                        batch = await store.load(connection, commands, simulated_clock=self._simulated_clock)
-                        outcomes = self._decide_all(batch, commands)
-                        await store.write(connection, batch.accounts.values(), self._unused_prices)
-                        sent = _Sent(outcomes, _last_entries(batch))
-                except Exception as error:
-                    if sent is not None and is_away(error):
-                        raise _CommitLost(sent) from error
-                    raise
-        self._note_prices(batch)
-        _count(commands, outcomes)
-        return outcomes
+        laps = Laps()
+        async with self._connection() as connection:
+            laps.lap("connect")
+            try:
+                # What is read after a lock must be what its last holder committed: whatever the server's default.
+                async with connection.transaction(isolation="read_committed"):
+                    batch = await store.load(connection, commands, simulated_clock=self._simulated_clock)
+                    laps.lap("lock", batch.locked_at)
+                    laps.lap("prefetch")
+                    outcomes = self._decide_all(batch, commands)
+                    laps.lap("decide")
+                    await store.write(connection, batch.accounts.values(), self._unused_prices)
+                    sent = _Sent(batch, outcomes, _last_entries(batch))
+                    laps.lap("write")
+            except Exception as error:
+                if sent is not None and is_away(error):
+                    raise _CommitLost(sent) from error
+                raise
+            laps.lap("commit")
+        return sent
+
+    def _measure(self, commands: list[Command], sent: _Sent) -> None:
+        """Count what was committed. Whatever comes of that, the callers are told what happened."""
+        try:
+            self._measures.committed(sent.batch, commands, sent.outcomes)
+        except Exception:
+            log.exception("batch_not_measured")
+
+    def _tell(self, sent: _Sent) -> None:
+        """Call the hook. Whatever comes of that, the callers are told what happened."""
+        try:
+            self._on_commit(list(sent.batch.accounts.values()))
+        except Exception:
+            log.exception("commit_not_told")
 
     async def _was_committed(self, sent: _Sent) -> bool:
         """Ask the journal whether a commit happened: nothing else can have written an entry of the same hash."""
@@ -159,13 +208,18 @@ def _last_entries(batch: store.Batch) -> list[tuple[int, int, bytes]]:
     ]
 
 
-def _count(commands: list[Command], outcomes: Outcomes) -> None:
-    metrics.BATCH_COMMANDS.observe(len(commands))
-    for command, outcome in zip(commands, outcomes, strict=True):
-        metrics.COMMANDS.labels(type(command).__name__.lower(), _label(outcome)).inc()
-
-
-def _label(outcome: Outcome | None) -> str:
-    if outcome is None:
-        return "put_back"
-    return str(outcome.code) if isinstance(outcome, Refused) else "done"
+def _reason(error: Exception) -> str:
+    """Name why a batch is run again, for a metric: one of a closed set."""
+    match error:
+        case _NoConnection():
+            return "no_connection"
+        case _CommitLost():
+            return "commit_lost"
+        case asyncpg.DeadlockDetectedError():
+            return "deadlock"
+        case asyncpg.LockNotAvailableError():
+            return "lock_timeout"
+        case asyncpg.TransactionRollbackError():
+            return "serialization"
+        case _:
+            return "connection_lost"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Final
 
 import asyncpg
 import structlog
 
+from ledger import metrics, tracing
 from ledger.core.commands import Command, Outcome
-from ledger.engine.batches import Batches
+from ledger.engine.batches import Batches, OnCommit, tell_nobody
 from ledger.engine.errors import CommandFailed, DatabaseAway, QueueFull, Unavailable
 from ledger.engine.queue import Queue, Waiting
 from pricing.catalog import Catalog, UnknownVersion
@@ -35,8 +37,11 @@ class Engine:
         thresholds: tuple[int, ...] = (80, 95),
         queue_max: int = 10_000,
         batch_max: int = 256,
+        on_commit: OnCommit = tell_nobody,
     ) -> None:
-        self._batches = Batches(pool, catalog, simulated_clock=simulated_clock, thresholds=thresholds)
+        self._batches = Batches(
+            pool, catalog, simulated_clock=simulated_clock, thresholds=thresholds, on_commit=on_commit
+        )
         self._queue_max = queue_max
         self._batch_max = batch_max
         self._queue = Queue()
@@ -46,6 +51,7 @@ class Engine:
 
     async def start(self) -> None:
         """Start the flushers."""
+        metrics.QUEUE_LIMIT.set(self._queue_max)
         self._tasks = [asyncio.create_task(self._flush_for_ever(), name=f"flusher-{n}") for n in range(FLUSHERS)]
 
     async def stop(self, seconds_max: float = STOP_SECONDS_MAX) -> None:
@@ -72,6 +78,7 @@ class Engine:
         repetition will find it), or `CommandFailed`.
         """
         if self._stopping or self._queue.size >= self._queue_max:
+            metrics.QUEUE_FULL.inc()
             raise QueueFull("too many commands are waiting")
         item = Waiting(command, asyncio.get_running_loop().create_future())
         self._queue.put(item)
@@ -86,6 +93,7 @@ class Engine:
         while True:
             items = self._queue.take(self._batch_max)
             if items:
+                _note_waits(items)
                 await self._flush(items)
             elif self._stopping and not self._queue.size:
                 return
@@ -113,11 +121,13 @@ class Engine:
         Where it fails for a defect, it is halved until the command that fails is alone.
         """
         try:
-            outcomes = await self._batches.carry_out([item.command for item in items])
+            with tracing.batch([item.span for item in items]):
+                outcomes = await self._batches.carry_out([item.command for item in items])
         except Unavailable as error:
             _fail(items, error)
             return []
         except Exception as error:  # noqa: BLE001 - whatever it is, it is told to whom it concerns
+            metrics.BATCH_FAILURES.labels("defect").inc()
             return await self._halves(items, error)
         for item, outcome in zip(items, outcomes, strict=True):
             if outcome is not None:
@@ -135,6 +145,14 @@ class Engine:
         back += [item for item in items[middle:] if item.account_id in behind]
         rest = [item for item in items[middle:] if item.account_id not in behind]
         return back + (await self._carry_out(rest) if rest else [])
+
+
+def _note_waits(items: list[Waiting]) -> None:
+    now = time.perf_counter()
+    for item in items:
+        metrics.QUEUE_SECONDS.observe(now - item.since)
+        if item.span is not None:
+            tracing.waited(item.span, item.since, now)
 
 
 def _told(command: Command, error: Exception) -> Exception:

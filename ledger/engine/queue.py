@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from ledger import tracing
 from ledger.core.commands import Command, Outcome
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 BUSY_ACCOUNT_SHARE: Final = 4
 """While other accounts wait, one takes at most this part (1/4) of a batch; the last in turn may fill it up."""
@@ -19,6 +24,10 @@ class Waiting:
 
     command: Command
     future: asyncio.Future[Outcome]
+    since: float = field(default_factory=time.perf_counter)
+    """When it was submitted, by `time.perf_counter`."""
+    span: Span | None = field(default_factory=tracing.current)
+    """The trace of the request that submitted it, if there is one."""
 
     @property
     def account_id(self) -> str:

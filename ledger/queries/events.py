@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -12,7 +13,7 @@ from ledger import schema
 from ledger.core.account import EventType
 from ledger.core.commands import Environment
 from ledger.queries.paging import Cursors, Number, PageRequest
-from ledger.queries.snapshot import AnySelect, Reading
+from ledger.queries.snapshot import AnyRow, AnySelect, Reading
 
 EVERYBODY: Final = 0
 """Where a cursor names its account: positions are the whole ledger's."""
@@ -53,18 +54,55 @@ async def events(reading: Reading, account_id: str | None, page: PageRequest) ->
                 return EventPage([], _cursors.write(EVERYBODY, key))
             statement = statement.where(schema.events.c.account == account.number)
         rows = await snapshot.rows(statement)
-    shown = [
-        EventView(
-            id=row.id,
-            type=row.type,
-            created=row.created,
-            environment=row.environment,
-            account_id=row.account_id,
-            data=msgspec.Raw(row.data.encode()),
-        )
-        for row in rows
-    ]
-    return EventPage(shown, _cursors.write(EVERYBODY, (rows[-1].position,) if rows else key))
+    return EventPage([_view(row) for row in rows], _cursors.write(EVERYBODY, (rows[-1].position,) if rows else key))
+
+
+async def events_behind(
+    reading: Reading, environment: Environment, position: int, limit: int
+) -> list[tuple[int, EventView]]:
+    """Return the events of an environment behind a position, in order, each with its own position."""
+    statement = _events(position, limit).where(schema.events.c.environment == environment)
+    async with reading.snapshot() as snapshot:
+        rows = await snapshot.rows(statement)
+    return [(row.position, _view(row)) for row in rows]
+
+
+async def position_but(reading: Reading, environment: Environment, count: int) -> int:
+    """Return the position of the newest event of an environment but so many; 0 where there are no more than those."""
+    event = schema.events.c
+    statement = (
+        select(event.position)
+        .where(event.environment == environment)
+        .order_by(event.position.desc())
+        .offset(count)
+        .limit(1)
+    )
+    async with reading.snapshot() as snapshot:
+        row = await snapshot.first(statement)
+    return 0 if row is None else int(row.position)
+
+
+async def still_named(reading: Reading, positions: Sequence[int]) -> set[int]:
+    """Return those of some positions whose event is there and whose account has a name: no deletion took it (R7)."""
+    event, account = schema.events.c, schema.accounts.c
+    statement = (
+        select(event.position)
+        .join_from(schema.events, schema.accounts, event.account == account.account)
+        .where(event.position.in_(positions), account.account_id.is_not(None))
+    )
+    async with reading.snapshot() as snapshot:
+        return {row.position for row in await snapshot.rows(statement)}
+
+
+def _view(row: AnyRow) -> EventView:
+    return EventView(
+        id=row.id,
+        type=row.type,
+        created=row.created,
+        environment=row.environment,
+        account_id=row.account_id,
+        data=msgspec.Raw(row.data.encode()),
+    )
 
 
 def _events(after: int, limit: int) -> AnySelect:

@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from ledger import schema
 from ledger.core.account import Account
 from ledger.core.timeline import bring_up_to
-from ledger.database import is_away
-from ledger.store.loading import load_one
+from ledger.database import PoolUse, is_away, use_of_engine
+from ledger.store.loading import load_many, load_one
 
 AnyRow = Row[*tuple[Any, ...]]
 AnySelect = Select[*tuple[Any, ...]]
@@ -42,6 +42,10 @@ class Reading:
     def __init__(self, engine: AsyncEngine, *, simulated_clock: bool = False) -> None:
         self._engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         self._simulated_clock = simulated_clock
+
+    def use(self) -> PoolUse:
+        """Return how its connections are used at this moment."""
+        return use_of_engine(self._engine)
 
     @contextlib.asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Snapshot]:
@@ -97,12 +101,24 @@ class Snapshot:
         """
         if await self.account(account_id) is None:
             return None
-        raw = await self._connection.get_raw_connection()
-        driver: Any = raw.driver_connection
-        batch = await load_one(driver, account_id, simulated_clock=self._simulated_clock)
+        batch = await load_one(await self._driver(), account_id, simulated_clock=self._simulated_clock)
         account = batch.accounts[account_id]
         bring_up_to(account, batch.now)
         return account
+
+    async def many_brought_up(self, after: int, limit: int) -> list[Account]:
+        """Return so many accounts with a name, by number behind one, each brought up to now in memory."""
+        column = schema.accounts.c
+        named = select(column.account).where(column.account > after, column.account_id.is_not(None))
+        numbers = [row.account for row in await self.rows(named.order_by(column.account).limit(limit))]
+        batch = await load_many(await self._driver(), numbers, simulated_clock=self._simulated_clock)
+        for account in batch.accounts.values():
+            bring_up_to(account, batch.now)
+        return sorted(batch.accounts.values(), key=lambda account: account.number)
+
+    async def _driver(self) -> Any:
+        """Return the driver's own connection, in the transaction that the first statement has begun."""
+        return (await self._connection.get_raw_connection()).driver_connection
 
     async def entries_before(self, account: int, instant: datetime) -> int:
         """Return how many entries of an account are of before an instant, which is the number of the last of them.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ledger.embedded import EmbeddedPostgres
 from tests.support.client import Answer, Client, connect
+from tests.support.scraping import Scrape, scrape
 from tests.support.service import Service
 
 
@@ -56,6 +57,14 @@ async def test_postgres_stops_and_starts_again(
         await client.assert_audit_clean()
 
 
+async def until_figures_are(client: Client, up: int) -> Scrape:
+    """Scrape until the figures of the database are there, or are not: they are kept for some seconds."""
+    async with asyncio.timeout(60):
+        while (seen := await scrape(client)).value("ledger_database_up") != up:  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.2)
+    return seen
+
+
 def postmaster_pid(folder: Path) -> int:
     """Find the embedded server's process by the file it keeps in its data."""
     places = [*folder.rglob("postmaster.pid"), *Path("/var/lib/gateway-ledger").rglob("postmaster.pid")]
@@ -83,6 +92,9 @@ async def test_ready_tells_when_the_database_is_away(
             assert (answer.status, answer.code) == (503, "upstream_unavailable"), answer
             assert int(answer.headers["Retry-After"]) >= 1
         assert (await client.get("/health/live")).status == 200
+        seen = await until_figures_are(client, 0)
+        assert not seen.has("ledger_open_holds")
+        assert seen.has("ledger_queue_commands")
         batch = [{"command": "release", "account_id": "a", "job_id": "j"}]
         results = (await client.call("POST", "/v1/batch", {"commands": batch})).body["results"]
         assert (results[0]["status"], results[0]["body"]["error"]["details"]) == (503, {"retry_after": 1})
@@ -90,6 +102,8 @@ async def test_ready_tells_when_the_database_is_away(
         await until_ready(client)
         assert (await client.reserve("a", "j")).status == 201
         assert (await client.balance("a"))["held"] == 11
+        seen = await until_figures_are(client, 1)
+        assert seen.value("ledger_open_holds") == 1
     service.stop()
     await postgres.stop()
 

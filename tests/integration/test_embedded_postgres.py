@@ -155,7 +155,7 @@ async def test_after_a_killed_service_the_next_one_takes_over(
     open_dir: Path, start: Start, owners: Callable[..., Any]
 ) -> None:
     process, facts = owners(open_dir / "data")
-    await _write_a_row(ConnectionUrls(facts["owner"], facts["service"]))
+    await _write_a_row(ConnectionUrls(facts["owner"], facts["service"], reader=""))
     process.kill()
     process.wait()
     assert _runs(facts["pid"])
@@ -169,7 +169,7 @@ async def test_after_both_were_killed_the_next_one_starts(
     open_dir: Path, start: Start, owners: Callable[..., Any]
 ) -> None:
     process, facts = owners(open_dir / "data")
-    await _write_a_row(ConnectionUrls(facts["owner"], facts["service"]))
+    await _write_a_row(ConnectionUrls(facts["owner"], facts["service"], reader=""))
     process.kill()
     os.kill(facts["pid"], signal.SIGKILL)
     process.wait()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 
 import asyncpg
 import pytest
 
+from ledger.core.account import Account
 from ledger.core.commands import (
     BringUp,
     BroughtUp,
@@ -282,3 +283,42 @@ async def test_stopping_does_not_wait_for_ever(pool: asyncpg.Pool, monkeypatch: 
     await engine.stop(seconds_max=0.1)
     done = await asyncio.gather(*waiting, return_exceptions=True)
     assert {type(outcome) for outcome in done} == {DatabaseAway}
+
+
+async def test_the_hook_hears_of_what_was_committed_and_harms_nobody(
+    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a commit whose connection was lost, and never of a batch that was refused by the database."""
+    heard: list[tuple[str, int, list[str]]] = []
+
+    def hear(accounts: Sequence[Account]) -> None:
+        heard.extend((a.account_id, a.available, [event.type for event in a.changes.events]) for a in accounts)
+        raise RuntimeError("the hook has a defect")
+
+    engine = Engine(pool, catalog.load(), simulated_clock=True, on_commit=hear)
+    await engine.start()
+    await open_account(engine, "a")
+    commit = getattr(asyncpg.transaction.Transaction, COMMIT)
+    lost = [1]
+
+    async def commit_and_lose(transaction: asyncpg.transaction.Transaction) -> None:
+        await commit(transaction)
+        if lost and lost.pop():
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncpg.transaction.Transaction, COMMIT, commit_and_lose)
+        heard.clear()
+        assert isinstance(await engine.execute(reserve("a", "j")), Reserved)
+    assert heard == [("a", 10**6 - 11, [])]
+    await advance(pool, 86_400)
+    heard.clear()
+    await engine.execute(BringUp(account_id="a"))
+    assert heard == [("a", 10**6, ["job.expired"])]
+    heard.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr("ledger.store.write", None)
+        with pytest.raises(CommandFailed):
+            await engine.execute(reserve("a", "k"))
+    assert heard == []
+    await engine.stop()

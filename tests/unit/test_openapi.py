@@ -114,14 +114,12 @@ def _framework_routes() -> set[tuple[str, str]]:
 
 
 def _hot_routes() -> set[tuple[str, str]]:
-    job = "/v1/accounts/{account_id}/jobs/{job_id}"
-    routes = {"/v1/batch": jobs._BATCH, job: jobs._JOB}
-    routes |= {f"{job}/{action}": methods for action, methods in jobs._ACTIONS.items()}
-    for path, methods in routes.items():
-        found = jobs._find(path)
+    routes = [jobs._BATCH, jobs._JOB, *jobs._ACTIONS.values()]
+    for route in routes:
+        found = jobs._find(route.template)
         assert found is not None
-        assert found[0] is methods
-    return {(method, path) for path, methods in routes.items() for method in methods}
+        assert found[0] is route
+    return {(method, route.template) for route in routes for method in route.methods}
 
 
 def test_every_body_and_every_success_has_examples_and_all_are_valid(document: Document) -> None:

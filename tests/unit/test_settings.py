@@ -31,6 +31,7 @@ def test_without_anything_the_defaults_hold() -> None:
             "postgresql+asyncpg://h/d",
         ),
         ("LEDGER_REDIS_URL", "redis://h", "redis_url", "redis://h"),
+        ("LEDGER_WEBHOOKS", "hooks.toml", "webhooks", Path("hooks.toml")),
         ("LEDGER_CATALOG", "prices.toml", "catalog", Path("prices.toml")),
         ("LEDGER_SIMULATED_CLOCK", "1", "simulated_clock", True),
         ("LEDGER_NO_SWEEPS", "true", "no_sweeps", True),

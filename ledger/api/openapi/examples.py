@@ -628,7 +628,7 @@ AUDITED: Final[Examples] = {
 LIVE: Final[Examples] = {"live": {"status": "live"}}
 READY: Final[Examples] = {"ready": {"status": "ready"}}
 METRICS: Final[Examples] = {
-    "some_of_them": "# HELP ledger_build_info The version that is running.\n"
+    "some_of_them": "# HELP ledger_build_info 1, with the version that is running.\n"
     "# TYPE ledger_build_info gauge\n"
     'ledger_build_info{version="0.1.0"} 1.0\n'
 }
