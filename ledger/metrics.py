@@ -329,7 +329,7 @@ def _shown(name: str, text: str) -> ReadGauge:
     return ReadGauge(name, text, ())
 
 
-REDIS_UP: Final = _shown("ledger_redis_up", "1 if Redis did what it was last asked, else 0; absent where there is none.")
+REDIS_UP: Final = _shown("ledger_redis_up", "1 if Redis did what it was last asked, else 0; absent without one.")
 REDIS_PUBLISHED: Final = _counter(
     "ledger_redis_published_total", "What this process published in Redis: an event or a balance.", ["what"]
 )

@@ -76,7 +76,7 @@ local function differs(key, names, stored, given)
 end
 
 local answers = {}
-for n, state in ipairs(cmsgpack.unpack(ARGV[2])) do
+for n, state in ipairs(cjson.decode(ARGV[2])) do
   local key, seconds, message, names, values = KEYS[n], state[1], state[2], state[3], state[4]
   local stored = redis.call('HMGET', key, unpack(names))
   answers[n] = 0
@@ -97,8 +97,9 @@ return answers
 """
 """Writes states unless a newer one is there, and tells of those that differ.
 
-KEYS: a hash for each state. ARGV: the channel, and the states packed: seconds to keep it, message, names and values of
-the fields. The first three are `life`, `sequence` and `order`, by which states are compared, in this order of weight.
+KEYS: a hash for each state. ARGV: the channel, and the states in JSON, all of it text: seconds to keep it, message,
+names and values of the fields. The first three are `life`, `sequence` and `order`, by which states are compared, in
+this order of weight.
 """
 
 
@@ -165,7 +166,7 @@ class Balances:
         answers: list[int] = []
         for first in range(0, len(states), SCRIPT_PAGE):
             page = states[first : first + SCRIPT_PAGE]
-            packed = msgspec.msgpack.encode([_packed(state, margin) for state in page])
+            packed = msgspec.json.encode([_packed(state, margin) for state in page])
             answers += await self._write(keys=[self.key(s.account_id) for s in page], args=[self.channel, packed])
         metrics.REDIS_PUBLISHED.labels("balance").inc(sum(answer > 0 for answer in answers))
         return answers
@@ -239,10 +240,15 @@ def _as_read(account: Account, first_hold_ends_at: datetime | None) -> Figures:
     return msgspec.structs.replace(with_hold(figures_of(account), first_hold_ends_at), sequence=entered)
 
 
-def _packed(state: State, margin: timedelta) -> tuple[int, bytes, list[str], list[str]]:
+def _packed(state: State, margin: timedelta) -> tuple[int, str, list[str], list[str]]:
     """Return what the script takes of a state: the fields of the hash begin with those by which states are compared."""
     shown = msgspec.to_builtins(state)
     fields = {"life": state.life, "sequence": state.sequence, "order": microseconds(state.at - margin), **shown}
     del fields["account_id"]
     kept = KEPT_SECONDS if isinstance(state, Figures) else TOMBSTONE_SECONDS
-    return kept, msgspec.json.encode(state), list(fields), ["" if v is None else str(v) for v in fields.values()]
+    return (
+        kept,
+        msgspec.json.encode(state).decode(),
+        list(fields),
+        ["" if v is None else str(v) for v in fields.values()],
+    )

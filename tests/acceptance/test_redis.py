@@ -173,23 +173,25 @@ async def test_redis_is_killed_under_load(serve: Callable[..., Service], options
             await until(lambda: told_in(server) == shown)
 
 
-async def test_the_service_dies_before_it_publishes(serve: Callable[..., Service], redis_server: RedisServer) -> None:
-    """It is killed while Redis hangs, with everything it committed still to be published: the next makes up for it."""
-    service = serve(redis_server.url, "--no-sweeps")
-    async with connect(service) as client:
-        await client.open_account("a", 1_000)
-        await until_it_shows(redis_server, client, "a")
-        redis_server.freeze()
-        await client.open_account("b", 500)
-        assert (await client.reserve("a", "j")).status == 201
-        await expire(client, "a", "lost")
-    service.kill()
-    redis_server.thaw()
-    assert balance_in(redis_server, "b") == {}
-    async with connect(serve(redis_server.url, "--no-sweeps")) as client:
-        await until_it_shows(redis_server, client, "a")
-        await until_it_shows(redis_server, client, "b")
-        await until(lambda: [event["data"]["job_id"] for event in told_in(redis_server)] == ["lost"])
+async def test_the_service_dies_before_it_publishes(serve: Callable[..., Service]) -> None:
+    """It is killed while Redis is away, with all it committed still to be published: the next makes up for it."""
+    with running_redis("--appendonly", "yes", "--appendfsync", "always") as server:
+        service = serve(server.url, "--no-sweeps")
+        async with connect(service) as client:
+            await client.open_account("a", 1_000)
+            await until_it_shows(server, client, "a")
+            server.kill()
+            await client.open_account("b", 500)
+            assert (await client.reserve("a", "j")).status == 201
+            await expire(client, "a", "lost")
+        service.kill()
+        server.start()
+        assert balance_in(server, "a")["available"] == "1000"
+        assert balance_in(server, "b") == {}
+        async with connect(serve(server.url, "--no-sweeps")) as client:
+            await until_it_shows(server, client, "a")
+            await until_it_shows(server, client, "b")
+            await until(lambda: [event["data"]["job_id"] for event in told_in(server)] == ["lost"])
 
 
 async def test_a_stop_publishes_what_was_committed_last(

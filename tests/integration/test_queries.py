@@ -22,8 +22,10 @@ from ledger.export.columns import Row
 from ledger.queries import DatabaseAway, InvalidCursor, NotYet, PageRequest, Reading
 from ledger.queries.accounts import account, cycles, grants
 from ledger.queries.balance import balance
+from ledger.queries.events import events_behind, position_but, still_named
 from ledger.queries.jobs import JobFilter, job, jobs
 from ledger.queries.journal import JournalFilter, entries
+from ledger.queries.live import first_ends, page_of_accounts
 from ledger.queries.records import records
 from ledger.queries.statements import statement
 from ledger.queries.usage import GROUPS, UsageFilter, usage
@@ -616,7 +618,7 @@ async def test_a_database_that_is_away_is_said_so(database: ConnectionUrls) -> N
     await engine.dispose()
 
 
-HISTORY_TABLES = {"entries", "postings", "jobs", "usage_records"}
+HISTORY_TABLES = {"entries", "postings", "jobs", "usage_records", "events"}
 SEQUENTIAL = {"Seq Scan", "Parallel Seq Scan"}
 
 
@@ -709,6 +711,13 @@ async def _read_everything(reading: Reading) -> None:
     await job(reading, account_id, "j-3-5")
     for days in (None, (date(2026, 11, 1), date(2026, 11, 17))):
         await usage(reading, account_id, UsageFilter(days=days, group_by=GROUPS))
+    told = await events_behind(reading, "live", await position_but(reading, "live", 300), 500)
+    assert len(told) == 300
+    few = [position for position, _ in told[:10]]
+    assert await still_named(reading, few) == set(few)
+    live, ends = await page_of_accounts(reading, 0, 100)
+    assert len(live) == 10
+    assert await first_ends(reading, [each.number for each in live], NOON + 30 * DAY) == ends == {}
 
 
 async def _export_everything(reading: Reading) -> None:
