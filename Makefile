@@ -30,7 +30,7 @@ serve: install
 	$(BIN)/gateway-ledger serve $(ARGS)
 
 test: install-dev
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 check: install-dev
 	$(BIN)/ruff check
