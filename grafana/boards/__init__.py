@@ -1,0 +1,1 @@
+"""The dashboards, one module each; `panels` is what they are made of."""
