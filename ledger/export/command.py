@@ -14,8 +14,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
+from ledger import schema
 from ledger.database import read_engine
 from ledger.export.exporting import AccountUnknown, Export, Progress, export
 from ledger.export.writers import NotWritten, ParquetMissing, writer_of
@@ -67,9 +69,15 @@ async def run(url: str, wanted: Export, output: Path, format: str, *, simulated_
 async def _reading(url: str, simulated_clock: bool) -> AsyncIterator[Reading]:
     engine = read_engine(url, 1, role=None)
     try:
-        yield Reading(engine, simulated_clock=simulated_clock)
+        yield Reading(engine, simulated_clock=simulated_clock or await _is_simulated(Reading(engine)))
     finally:
         await engine.dispose()
+
+
+async def _is_simulated(reading: Reading) -> bool:
+    """Tell whether the database's clock is a simulated one, whoever set it: that is everybody's (T3)."""
+    async with reading.snapshot() as snapshot:
+        return await snapshot.first(select(schema.clock.c.now)) is not None
 
 
 @contextlib.contextmanager

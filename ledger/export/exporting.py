@@ -9,11 +9,11 @@ import msgspec
 from sqlalchemy import func, select
 
 from ledger import schema
-from ledger.core.periods import period_end
+from ledger.core.periods import period_end, period_of
 from ledger.export.columns import AccountNamed, Column, Row
 from ledger.export.contents import CONTENTS
 from ledger.export.writers import NotWritten, Writer
-from ledger.queries import Reading
+from ledger.queries import NotYet, Reading
 from ledger.queries.snapshot import AnySelect, Snapshot
 
 PAGE_ACCOUNTS: Final = 500
@@ -47,12 +47,14 @@ async def export(reading: Reading, wanted: Export, writer: Writer, progress: Pro
     Raises:
         AccountUnknown: there is no account of a name that was given.
         NotWritten: the file cannot be written, or no further.
-        NotYet: the month has not begun, so that there are no statements of it.
+        NotYet: the month has not begun.
         DatabaseAway: the database is not there, or went away.
     """
     read = CONTENTS[wanted.what].read
     written = 0
     async with reading.snapshot() as snapshot:
+        if wanted.period > period_of(await snapshot.now()):
+            raise NotYet("period: the month has not begun")
         accounts = _there(snapshot, wanted)
         total = await _count(snapshot, accounts, wanted)
         done = 0

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import BigInteger, Row, Select, TextClause, case, func, literal, select
+from sqlalchemy import BigInteger, ColumnElement, Row, Select, TextClause, case, func, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from ledger import schema
@@ -86,10 +86,19 @@ class Snapshot:
         row = await self.first(self.accounts().where(schema.accounts.c.account_id == account_id))
         return None if row is None else AccountAsked(row.account, row.now)
 
+    async def now(self) -> datetime:
+        """Return the instant of the clock that every decision uses (T3)."""
+        row = await self.first(select(self._clock()))
+        assert row is not None
+        now: datetime = row[0]
+        return now
+
+    def _clock(self) -> ColumnElement[datetime]:
+        return select(schema.clock.c.now).scalar_subquery() if self._simulated_clock else func.clock_timestamp()
+
     def accounts(self) -> AnySelect:
         """Return the statement that reads accounts, to be narrowed: number, name, and now as `account` has it."""
-        clock = select(schema.clock.c.now).scalar_subquery() if self._simulated_clock else func.clock_timestamp()
-        now = func.greatest(clock, schema.balances.c.at).label("now")
+        now = func.greatest(self._clock(), schema.balances.c.at).label("now")
         return select(schema.accounts.c.account, schema.accounts.c.account_id, now).join_from(
             schema.accounts, schema.balances, schema.accounts.c.account == schema.balances.c.account
         )

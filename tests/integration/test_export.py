@@ -327,7 +327,7 @@ async def test_a_spreadsheet_runs_nothing(
 
 async def _run(urls: ConnectionUrls, folder: Path, what: str, period: str, *accounts: str, format: str = "csv") -> int:
     wanted = Export(what=what, period=period, accounts=accounts)
-    return await run(urls.service, wanted, folder / f"out.{format}", format, simulated_clock=True)
+    return await run(urls.service, wanted, folder / f"out.{format}", format)
 
 
 async def test_what_cannot_be_exported_leaves_nothing_behind(
@@ -335,8 +335,9 @@ async def test_what_cannot_be_exported_leaves_nothing_behind(
 ) -> None:
     assert await _run(filled, tmp_path, "usage", NOVEMBER, "plain", "nobody") == UNKNOWN
     assert "there is no account nobody" in capsys.readouterr().err
-    assert await _run(filled, tmp_path, "statements", "2027-01") == UNKNOWN
-    assert "the month has not begun" in capsys.readouterr().err
+    for what in ("usage", "records", "entries", "statements"):
+        assert await _run(filled, tmp_path, what, "2027-01") == UNKNOWN
+        assert "the month has not begun" in capsys.readouterr().err
     assert await _run(filled, tmp_path / "none", "usage", NOVEMBER) == FAILED
     assert "cannot be written: No such file or directory" in capsys.readouterr().err.replace("\n", " ")
     assert _names(tmp_path) == []
