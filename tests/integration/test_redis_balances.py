@@ -174,7 +174,8 @@ def messages_of(heard: redis.client.PubSub, count: int) -> list[Any]:
 async def test_a_history_with_everything_in_it(database: ConnectionUrls, redis_server: RedisServer) -> None:
     """Nobody told of it as it happened: a walk publishes it all, with what time has decided since."""
     await write_history(database.service)
-    async with mirror_of(database, redis_server.url, simulated_clock=True), ledger_telling_now(database) as ledger:
+    # The clock is set before the walk begins, which sees what time has decided by then.
+    async with ledger_telling_now(database) as ledger, mirror_of(database, redis_server.url, simulated_clock=True):
         for name in ("plain", "deep", "over", "mixed"):
             await until_it_shows(redis_server, ledger, name)
         assert int(stored(redis_server, "over")["overage_headroom"]) > 0
