@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 ARGS ?=
 MONEY := tests/unit/pricing tests/unit/core tests/unit/scenarios
 
-.PHONY: install install-dev serve test check format bench bench-history bench-reads lock clean
+.PHONY: install install-dev serve test check format torture bench bench-history bench-reads bench-overload lock clean
 
 install: .venv/installed
 
@@ -53,6 +53,14 @@ bench-history: install-dev
 
 bench-reads: install-dev
 	$(BIN)/python -m tests.benchmarks.reads $(ARGS)
+
+# Ten times what the service can take: a minute and a half.
+bench-overload: install-dev
+	$(BIN)/python -m tests.benchmarks.overload $(ARGS)
+
+# Kills 500 processes, which takes half an hour; ARGS="--seed X" repeats a plan, ARGS="--kills 50" is shorter.
+torture: install-dev
+	$(BIN)/python -m tests.torture.command $(ARGS)
 
 # Takes the newest versions that pyproject.toml admits; the second file repeats the first and adds the tools.
 lock: install-dev

@@ -1,7 +1,8 @@
 """Runs one sweep: on one replica at a time, and with a row of what came of it.
 
-The lock is an advisory one of a PostgreSQL session, on the connection that the sweep works through. Whatever ends the
-process or the connection ends the lock with it, so a crash leaves nothing to clean up.
+The lock is an advisory one of a PostgreSQL transaction, which does nothing else and is open for as long as the sweep
+runs. Whatever ends the process or the connection ends the lock with it, so a crash leaves nothing to clean up. Of a
+transaction and not of a session, because a pooler in between may give the session to somebody else.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ LAST: Final = "select name, started_at, finished_at, succeeded_at, counts, error
 log = structlog.get_logger(__name__)
 
 
+class LockLost(ConnectionError):
+    """The connection that held the sweep's lock was lost, so the run was cut off: another may have begun."""
+
+
 class SweepFailed(Exception):
     """Accounts were passed over, each because of a defect that is in the log."""
 
@@ -65,7 +70,7 @@ def no_progress(_: int) -> None:
 
 
 class Runner:
-    """Runs sweeps. `pool` is for them alone: each run keeps a connection of it."""
+    """Runs sweeps. `pool` is for them alone: each run keeps two connections of it, one for its lock."""
 
     def __init__(self, engine: Engine, pool: asyncpg.Pool, primary: Reading, *, simulated_clock: bool) -> None:
         self._engine = engine
@@ -122,14 +127,21 @@ class Runner:
 
     @contextlib.asynccontextmanager
     async def _lock(self, sweep: Sweep) -> AsyncIterator[Connection | None]:
-        """Give the connection that holds the sweep's lock, or None where another has it.
+        """Take the sweep's lock and give a connection to work through, or None where another has the lock.
 
-        The pool resets a connection that it takes back, which frees its locks.
+        What is done meanwhile is cut off, with `LockLost`, when the lock is lost.
         """
-        async with self._pool.acquire(timeout=CONNECT_SECONDS_MAX) as connection:
-            number = zlib.crc32(sweep.name.encode()) - 2**31
-            locked = await connection.fetchval("select pg_try_advisory_lock($1, $2)", LOCKS, number)
-            yield connection if locked else None
+        number = zlib.crc32(sweep.name.encode()) - 2**31
+        async with (
+            self._pool.acquire(timeout=CONNECT_SECONDS_MAX) as keeper,
+            keeper.transaction(isolation="read_committed"),  # It keeps no snapshot, so vacuum need not wait for it.
+        ):
+            await keeper.execute("set local idle_in_transaction_session_timeout = 0")
+            if not await keeper.fetchval("select pg_try_advisory_xact_lock($1, $2)", LOCKS, number):
+                yield None
+                return
+            async with _cut_off_with(keeper), self._pool.acquire(timeout=CONNECT_SECONDS_MAX) as connection:
+                yield connection
 
     async def _is_due(self, sweep: Sweep, connection: Connection) -> bool:
         """Tell whether the last run is long enough ago: replicas are not in step, and one run in turn is enough.
@@ -180,6 +192,30 @@ class Runner:
             if not is_away(lost):
                 raise
             log.warning("sweep_failure_not_kept", sweep=sweep.name, error=repr(lost))
+
+
+@contextlib.asynccontextmanager
+async def _cut_off_with(keeper: Connection) -> AsyncIterator[None]:
+    """Cancel what is done inside, and raise `LockLost`, when a connection is lost."""
+    task = asyncio.current_task()
+    assert task is not None
+    lost = False
+
+    def cut_off(_: object) -> None:
+        nonlocal lost
+        lost = True
+        task.cancel()
+
+    keeper.add_termination_listener(cut_off)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not lost or task.uncancel():  # It was cancelled by somebody else, too.
+            raise
+        raise LockLost("the sweep's lock was lost") from None
+    finally:
+        if not lost:
+            keeper.remove_termination_listener(cut_off)
 
 
 def _check(context: Context) -> None:

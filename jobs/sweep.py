@@ -22,7 +22,7 @@ Progress = Callable[[int], None]
 class Context:
     """What one run of a sweep works with.
 
-    `connection` is the one that holds the sweep's lock: a run that lost it, and with it the lock, cannot go on.
+    `connection` is the run's own; the sweep's lock is kept by another, and a run that loses it is cut off.
     `counts` is what was done so far, which is kept also of a run that fails.
     """
 

@@ -19,6 +19,7 @@ from jobs.scheduler import Sweeps
 from jobs.sweeps import SWEEPS
 from ledger import metrics, tracing
 from ledger.api import accounts, deletion, events, jobs, openapi, operation, prices, reading, sweeps
+from ledger.api.admission import Admission
 from ledger.api.edge import Edge
 from ledger.api.gauges import Gauges
 from ledger.api.http import BODY_BYTES_MAX, handle_exception
@@ -37,8 +38,8 @@ from ledger.settings import Settings
 from pricing import catalog
 from pricing.catalog import Catalog
 
-SWEEP_CONNECTIONS: Final = 12
-"""One for each sweep, which can all run at once, and some for who waits for one."""
+SWEEP_CONNECTIONS: Final = 20
+"""Two for each sweep, which can all run at once, and some for who waits for one."""
 
 
 DELIVERY_CONNECTIONS: Final = 4
@@ -55,11 +56,11 @@ async def running_app(settings: Settings) -> AsyncIterator[ASGIApp]:
     Raise `InvalidCatalog` for a catalog that cannot be used, and what asyncpg raises when the database is away.
     """
     async with running_services(settings) as services:
-        yield make_app(services, log_requests=settings.log_requests)
+        yield make_app(services, settings)
 
 
-def make_app(services: Services, *, log_requests: str = "all") -> ASGIApp:
-    """Return the application: the edge around the hot routes, and those around Litestar's."""
+def make_app(services: Services, settings: Settings) -> ASGIApp:
+    """Return the application: edge and admission around the hot routes, and those around Litestar's."""
     app = Litestar(
         route_handlers=[
             *accounts.ROUTES,
@@ -77,7 +78,13 @@ def make_app(services: Services, *, log_requests: str = "all") -> ASGIApp:
         logging_config=None,
     )
     app.state.services = services
-    return Edge(jobs.JobRoutes(app), log_requests=log_requests)
+    admission = Admission(
+        jobs.JobRoutes(app),
+        requests=settings.requests_max,
+        body_bytes=settings.body_bytes,
+        doc_base=settings.doc_base_url,
+    )
+    return Edge(admission, log_requests=settings.log_requests)
 
 
 @contextlib.asynccontextmanager
@@ -111,6 +118,7 @@ async def running_services(settings: Settings) -> AsyncIterator[Services]:
             simulated_clock=settings.simulated_clock,
             thresholds=settings.thresholds,
             queue_max=settings.queue_size,
+            queue_bytes=settings.queue_bytes,
             batch_max=settings.batch_size,
             on_commit=on_commit,
         )

@@ -12,6 +12,7 @@ import uvloop
 from rich.console import Console
 
 from ledger.embedded import EmbeddedPostgresError
+from ledger.failpoints import FailpointError, arm
 from ledger.logs import configure_logs
 from ledger.settings import Settings, SettingsError, load_settings
 from ledger.tokens import Role, hash_of, new_token, variable_of
@@ -54,6 +55,10 @@ def serve(**options: object) -> None:
 
     settings = _settings(options)
     configure_logs(settings.log_format, settings.log_level)
+    try:
+        arm(os.environ)
+    except FailpointError as error:
+        raise click.UsageError(str(error)) from error
     try:
         uvloop.run(run(settings, running_app, _announce))
     except (EmbeddedPostgresError, InvalidCatalog, MigrationError, ServiceStartError, SettingsError) as error:
@@ -273,7 +278,10 @@ def tail(account: str | None, after: str | None, from_start: bool | None, url: s
 def _service_database(database_url: str | None) -> str:
     settings = _settings({"database_url": database_url})
     if settings.database_url is None:
-        raise click.UsageError("give --database-url")
+        raise click.UsageError(
+            "give --database-url; that of a service with its own PostgreSQL is"
+            " postgresql://ledger_service@/ledger?host=DATA_DIR/postgresql/run"
+        )
     return settings.database_url
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import asyncpg
 from alembic import command
@@ -15,6 +15,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool, QueuePool
+
+from ledger.pooler import STARTUP, transaction_connection, without_pooler
 
 SERVICE_ROLE: Final = "ledger_service"
 """The database role that the service works as: it may add to the journal, and never change it (contract A1)."""
@@ -94,7 +96,8 @@ class MigrationError(Exception):
 
 def sqlalchemy_url(url: str) -> URL:
     """Returns a `postgres://` or `postgresql://` URL as SQLAlchemy takes it, with asyncpg for its driver."""
-    return make_url(url.replace("postgres://", "postgresql://", 1)).set(drivername="postgresql+asyncpg")
+    plain, _ = without_pooler(url)
+    return make_url(plain.replace("postgres://", "postgresql://", 1)).set(drivername="postgresql+asyncpg")
 
 
 async def migrate(url: str) -> None:
@@ -107,9 +110,11 @@ async def migrate(url: str) -> None:
         url: the database, as the role that owns the tables.
 
     Raises:
-        MigrationError: the database is away, or a migration failed. Each migration is a transaction of its
-            own: those before it stay.
+        MigrationError: the database is away, a pooler is in between, or a migration failed. Each migration is a
+            transaction of its own: those before it stay.
     """
+    if without_pooler(url)[1]:
+        raise MigrationError("a migration needs a session of its own: give the URL of the database, not of its pooler")
     engine = create_async_engine(sqlalchemy_url(url), poolclass=NullPool)
     try:
         async with engine.connect() as connection:
@@ -148,7 +153,7 @@ async def check_migrated(url: str) -> None:
 
     Raises OSError or asyncpg.PostgresError where it is away.
     """
-    connection = await asyncpg.connect(_plain(url), timeout=CONNECT_SECONDS_MAX)
+    connection = await connect(url)
     try:
         if await connection.fetchval("select to_regclass('ledger.accounts')") is None:
             raise EmptyDatabaseError("the database has no ledger yet: run `gateway-ledger migrate`")
@@ -161,6 +166,15 @@ async def check_migrated(url: str) -> None:
             raise NotMigratedError(f"the database user is no member of {SERVICE_ROLE}: grant it")
     finally:
         await connection.close()
+
+
+async def connect(url: str) -> asyncpg.Connection:
+    """Returns one connection, as the user of the URL, with the server's own settings.
+
+    Raises OSError or asyncpg.PostgresError where the database is away.
+    """
+    address, pooled = _address(url)
+    return await asyncpg.connect(address, timeout=CONNECT_SECONDS_MAX, **_kind(pooled, {}, asyncpg.Connection))
 
 
 def batch_pool(url: str, size: int) -> asyncpg.Pool:
@@ -188,6 +202,9 @@ class _BatchConnection(asyncpg.Connection):
     uses = 0
 
     async def reset(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - asyncpg's signature
+        if self.is_in_transaction():
+            self.terminate()
+            return
         self.uses += 1
         if self.uses & (self.uses - 1) == 0 or self.uses % REPLAN_USES == 0:
             await self.execute("discard plans", timeout=timeout)
@@ -200,16 +217,27 @@ def _pool(
     seconds_max: float = STATEMENT_SECONDS_MAX + 5,
     connection_class: type[asyncpg.Connection] = asyncpg.Connection,
 ) -> asyncpg.Pool:
+    address, pooled = _address(url)
     return asyncpg.create_pool(
-        _plain(url),
+        address,
         min_size=0,
         max_size=size,
         max_inactive_connection_lifetime=0,
         timeout=min(CONNECT_SECONDS_MAX, seconds_max),
         command_timeout=seconds_max,
-        connection_class=connection_class,
-        server_settings={**session, "role": SERVICE_ROLE},
+        **_kind(pooled, {**session, "role": SERVICE_ROLE}, connection_class),
     )
+
+
+def _kind(pooled: bool, settings: dict[str, str], connection_class: type[asyncpg.Connection]) -> dict[str, Any]:
+    """Returns what makes connections have some settings: a session's, or through a pooler each transaction's."""
+    if not pooled:
+        return {"connection_class": connection_class, "server_settings": settings}
+    return {
+        "connection_class": transaction_connection(settings),
+        "server_settings": {name: value for name, value in settings.items() if name in STARTUP},
+        "statement_cache_size": 0,  # Every statement without a name.
+    }
 
 
 class PoolUse(NamedTuple):
@@ -241,6 +269,9 @@ def read_engine(url: str, size: int, role: str | None = SERVICE_ROLE) -> AsyncEn
         size: how many connections it may have.
         role: the role that connections take on; None stays with the user of the URL.
     """
+    _, pooled = without_pooler(url)
+    settings = {**_SESSION, **_READS, **({} if role is None else {"role": role})}
+    unnamed = {"prepared_statement_cache_size": 0, "prepared_statement_name_func": str}  # a function that returns ""
     return create_async_engine(
         sqlalchemy_url(url),
         pool_size=size,
@@ -248,19 +279,18 @@ def read_engine(url: str, size: int, role: str | None = SERVICE_ROLE) -> AsyncEn
         pool_pre_ping=True,
         pool_timeout=CONNECT_SECONDS_MAX,
         isolation_level="REPEATABLE READ",
+        hide_parameters=True,  # Errors are logged; what was asked for is nobody's business.
         json_deserializer=str,  # JSON stays text: whoever reads it decodes what it needs
         connect_args={
             "timeout": CONNECT_SECONDS_MAX,
-            "server_settings": {
-                **_SESSION,
-                "default_transaction_read_only": "on",
-                "enable_seqscan": "off",
-                **({} if role is None else {"role": role}),
-            },
+            "command_timeout": STATEMENT_SECONDS_MAX + 5,  # A server that went silent says nothing, not even that.
+            **_kind(pooled, settings, asyncpg.Connection),
+            **(unnamed if pooled else {}),
         },
     )
 
 
-def _plain(url: str) -> str:
-    """Returns a URL as asyncpg takes it."""
-    return url.replace("postgresql+asyncpg://", "postgresql://", 1)
+def _address(url: str) -> tuple[str, bool]:
+    """Returns a URL as asyncpg takes it, and whether a pooler in transaction mode is there."""
+    plain, pooled = without_pooler(url)
+    return plain.replace("postgresql+asyncpg://", "postgresql://", 1), pooled

@@ -229,6 +229,9 @@ CREDITS_EXPIRED: Final = _counter("ledger_credits_expired_total", "Credits that 
 QUEUE_COMMANDS: Final = _gauge("ledger_queue_commands", "Commands that wait for a batch.")
 QUEUE_LIMIT: Final = _gauge("ledger_queue_limit_commands", "How many commands may wait: past that, 503.")
 QUEUE_FULL: Final = _counter("ledger_queue_full_total", "Commands turned away because too many waited.")
+REQUESTS_IN_FLIGHT: Final = _gauge("ledger_requests_in_flight", "Requests under way.")
+REQUESTS_LIMIT: Final = _gauge("ledger_requests_limit", "How many requests may be under way: past that, 503.")
+REQUESTS_SHED: Final = _counter("ledger_requests_shed_total", "Requests turned away because too many were under way.")
 QUEUE_SECONDS: Final = _histogram("ledger_queue_wait_seconds", "Time from submitting a command to its batch.")
 BATCH_COMMANDS: Final = _histogram(
     "ledger_batch_commands",

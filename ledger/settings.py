@@ -18,6 +18,7 @@ PREFIX: Final = "LEDGER_"
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Percent = Annotated[int, Meta(ge=1, le=100)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+Bytes = Annotated[int, Meta(ge=1024 * 1024)]
 BatchSize = Annotated[int, Meta(ge=1, le=4_096)]
 PostgresUrl = Annotated[str, Meta(pattern=r"^postgres(ql)?(\+asyncpg)?://")]
 RedisUrl = Annotated[str, Meta(pattern=r"^(rediss?|unix)://")]
@@ -70,6 +71,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The percentages at which `credits.threshold_reached` is raised (contract V1), ascending."""
     queue_size: Count = 10_000
     """How many commands may wait for a batch; past that, 503."""
+    queue_bytes: Bytes = 64 * 1024 * 1024
+    """How many bytes the commands that wait may take; past that, 503."""
+    requests_max: Count = 4_000
+    """How many requests may be under way; past that, 503."""
+    body_bytes: Bytes = 256 * 1024 * 1024
+    """How many bytes the bodies of requests that are under way may take; past that, 503."""
     batch_size: BatchSize = 256
     """How many commands one batch, which is one transaction, may hold."""
     pool_size: Count = 4

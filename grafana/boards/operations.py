@@ -348,10 +348,12 @@ def _batches() -> list[AnyPanel]:
         graph(
             "Queue depth",
             "short",
-            """Commands that wait for a batch, by replica, and how many may. Near the limit: more arrives than the
-            database commits; see *Steps of a batch*, and add replicas only if the database has room.""",
-            prom(f"sum by (instance) (ledger_queue_commands{{{HERE}}})", "{{instance}}"),
-            prom(f"max(ledger_queue_limit_commands{{{HERE}}})", "limit"),
+            """Commands that wait for a batch and requests under way, by replica, and how many may. Near a limit: more
+            arrives than the database commits; see *Steps of a batch*, and add replicas if the database has room.""",
+            prom(f"sum by (instance) (ledger_queue_commands{{{HERE}}})", "commands {{instance}}"),
+            prom(f"sum by (instance) (ledger_requests_in_flight{{{HERE}}})", "requests {{instance}}"),
+            prom(f"max(ledger_queue_limit_commands{{{HERE}}})", "limit of commands"),
+            prom(f"max(ledger_requests_limit{{{HERE}}})", "limit of requests"),
         ),
         graph(
             "Wait in the queue",

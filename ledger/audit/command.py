@@ -16,6 +16,7 @@ from rich.table import Table
 from ledger.audit.auditing import AccountUnknownError, NoteHead, audit
 from ledger.audit.findings import AuditReport, Discrepancy, Figure
 from ledger.audit.heads import Head, HeadsError, heads_of, heads_writer
+from ledger.database import connect
 from ledger.files import replacing
 
 CLEAN: Final = 0
@@ -30,7 +31,6 @@ UNKNOWN: Final = 2
 AWAY: Final = 3
 """Exit code: the database cannot be reached or read, or went away meanwhile."""
 
-CONNECT_SECONDS_MAX: Final = 10
 HASH_CHARACTERS: Final = 64
 COUNT: Final = """
 select count(*) from ledger.postings
@@ -113,7 +113,7 @@ async def _audit(
 
 async def _connect(url: str) -> asyncpg.Connection:
     try:
-        return await asyncpg.connect(url.replace("+asyncpg://", "://", 1), timeout=CONNECT_SECONDS_MAX)
+        return await connect(url)
     except (OSError, ValueError) as error:
         raise _AwayError(str(error) or type(error).__name__) from error
 

@@ -143,7 +143,7 @@ class Reader:
             "periods": PERIODS,
             "usage_totals": USAGE,
         }
-        return cls({name: Stream(await connection.cursor(sql, account)) for name, sql in statements.items()})
+        return cls({name: Stream(await _cursor(connection, sql, account)) for name, sql in statements.items()})
 
     async def next_account(self) -> int | None:
         """Return the lowest account that any table still has a row of."""
@@ -153,3 +153,9 @@ class Reader:
     def checked(self) -> dict[str, int]:
         """Return how many rows of each table were read."""
         return {name: stream.count for name, stream in self._streams.items()}
+
+
+async def _cursor(connection: Connection, sql: str, account: int | None) -> Cursor:
+    """Open a cursor over a statement without a name: through a pooler, another client's could have the same."""
+    statement = await connection.prepare(sql, name="")
+    return await statement.cursor(account)

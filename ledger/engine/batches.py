@@ -11,7 +11,7 @@ from typing import Final
 import asyncpg
 import structlog
 
-from ledger import metrics, store, tracing
+from ledger import failpoints, metrics, store, tracing
 from ledger.core.account import Account
 from ledger.core.commands import BringUp, Command, Outcome
 from ledger.core.decide import decide
@@ -90,6 +90,7 @@ class Batches:
         `DatabaseAway` when that does not help; whatever else is raised is a defect, and nothing was written.
         """
         sent = await self._until_committed(commands)
+        failpoints.reached("commit")
         self._note_prices(sent.batch)
         self._measure(commands, sent)
         self._tell(sent)
@@ -133,7 +134,14 @@ class Batches:
             connection.terminate()  # It was cut in the middle of a statement: asyncpg itself has lost track of it.
             raise
         finally:
+            await self._release(connection)
+
+    async def _release(self, connection: asyncpg.pool.PoolConnectionProxy) -> None:
+        """Give a connection back. If it turns out to be lost, that is no reason to doubt what was committed on it."""
+        try:
             await self._pool.release(connection)
+        except Exception as error:  # noqa: BLE001 - asyncpg has terminated it, and makes another when one is needed
+            log.warning("connection_not_reset", error=repr(error))
 
     async def _transaction(self, commands: list[Command]) -> _Sent:
         sent = None
@@ -146,11 +154,14 @@ class Batches:
                     batch = await store.load(connection, commands, simulated_clock=self._simulated_clock)
                     laps.lap("lock", batch.locked_at)
                     laps.lap("prefetch")
+                    failpoints.reached("prefetch")
                     outcomes = self._decide_all(batch, commands)
                     laps.lap("decide")
+                    failpoints.reached("decide")
                     await store.write(connection, batch.accounts.values(), self._unused_prices)
                     sent = _Sent(batch, outcomes, _last_entries(batch))
                     laps.lap("write")
+                    failpoints.reached("write")
             except Exception as error:
                 if sent is not None and is_away(error):
                     raise _CommitLost(sent) from error

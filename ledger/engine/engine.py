@@ -9,11 +9,12 @@ from typing import Final
 import asyncpg
 import structlog
 
-from ledger import metrics, tracing
+from ledger import failpoints, metrics, tracing
 from ledger.core.commands import Command, Outcome
 from ledger.engine.batches import Batches, OnCommit, tell_nobody
 from ledger.engine.errors import CommandFailed, DatabaseAway, QueueFull, Unavailable
 from ledger.engine.queue import Queue, Waiting
+from ledger.engine.room import Room
 from pricing.catalog import Catalog, UnknownVersion
 
 FLUSHERS: Final = 2
@@ -36,22 +37,22 @@ class Engine:
         simulated_clock: bool = False,
         thresholds: tuple[int, ...] = (80, 95),
         queue_max: int = 10_000,
+        queue_bytes: int = 64 * 1024 * 1024,
         batch_max: int = 256,
         on_commit: OnCommit = tell_nobody,
     ) -> None:
         self._batches = Batches(
             pool, catalog, simulated_clock=simulated_clock, thresholds=thresholds, on_commit=on_commit
         )
-        self._queue_max = queue_max
         self._batch_max = batch_max
-        self._queue = Queue()
+        self._queue = Queue(Room(queue_max), Room(queue_bytes))
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
 
     async def start(self) -> None:
         """Start the flushers."""
-        metrics.QUEUE_LIMIT.set(self._queue_max)
+        metrics.QUEUE_LIMIT.set(self._queue.commands.places)
         self._tasks = [asyncio.create_task(self._flush_for_ever(), name=f"flusher-{n}") for n in range(FLUSHERS)]
 
     async def stop(self, seconds_max: float = STOP_SECONDS_MAX) -> None:
@@ -74,13 +75,13 @@ class Engine:
     def submit(self, command: Command) -> asyncio.Future[Outcome]:
         """Accept a command and return where its outcome will be.
 
-        Raise `QueueFull` when too many wait. The future raises `Unavailable` (nothing was done, or it was done and a
-        repetition will find it), or `CommandFailed`.
+        Raise `QueueFull` when too many wait, of its account or in all. The future raises `Unavailable` (nothing was
+        done, or it was done and a repetition will find it), or `CommandFailed`.
         """
-        if self._stopping or self._queue.size >= self._queue_max:
+        item = Waiting(command, asyncio.get_running_loop().create_future())
+        if self._stopping or not self._queue.admits(item):
             metrics.QUEUE_FULL.inc()
             raise QueueFull("too many commands are waiting")
-        item = Waiting(command, asyncio.get_running_loop().create_future())
         self._queue.put(item)
         self._wake.set()
         return item.future
@@ -132,6 +133,7 @@ class Engine:
         for item, outcome in zip(items, outcomes, strict=True):
             if outcome is not None:
                 item.answer(outcome)
+        failpoints.reached("answer")
         return [item for item, outcome in zip(items, outcomes, strict=True) if outcome is None]
 
     async def _halves(self, items: list[Waiting], error: Exception) -> list[Waiting]:

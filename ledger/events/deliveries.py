@@ -54,10 +54,10 @@ with page as materialized (
     select *, row_number() over (partition by account order by position) as turn from page where type = any($5)
 ), made as (
     insert into ledger.deliveries (endpoint, account, event_id, id, type, created_at, next_attempt_at)
-    select $1, account, id, id, type, $6::timestamptz, case when turn = 1 and not exists (
-        select from ledger.deliveries d
-        where d.endpoint = $1 and d.account = w.account and d.status = 'pending' and d.replay = 0
-    ) then $6 end
+    select $1, account, id, id, type, $6::timestamptz, case when turn = 1 and (
+        select true from ledger.deliveries d
+        where d.endpoint = $1 and d.account = w.account and d.status = 'pending' and d.replay = 0 limit 1
+    ) is null then $6 end
     from wanted w order by position
 )
 update ledger.endpoints set position = (select max(position) from page)

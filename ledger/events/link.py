@@ -51,7 +51,9 @@ def connect(url: str) -> Redis:
             retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES),
         )
         pool.make_connection()  # Options that there are not are refused only here.
-    except (RedisError, TypeError, ValueError) as error:
+    except ValueError:  # Its text quotes parts of the URL, which can be parts of a password.
+        raise SettingsError("LEDGER_REDIS_URL: not a URL (encode the special characters of a password)") from None
+    except (RedisError, TypeError) as error:
         raise SettingsError(f"LEDGER_REDIS_URL: {error}") from error
     return Redis.from_pool(pool)
 

@@ -61,7 +61,15 @@ async def events_behind(
     reading: Reading, environment: Environment, position: int, limit: int
 ) -> list[tuple[int, EventView]]:
     """Return the events of an environment behind a position, in order, each with its own position."""
-    statement = _events(position, limit).where(schema.events.c.environment == environment)
+    event = schema.events.c
+    # Its positions alone come from the environment's index, whatever the planner believes of the other one's events.
+    positions = (
+        select(event.position)
+        .where(event.environment == environment, event.position > position)
+        .order_by(event.position)
+        .limit(limit)
+    )
+    statement = _events(position, limit).where(event.position.in_(positions.scalar_subquery()))
     async with reading.snapshot() as snapshot:
         rows = await snapshot.rows(statement)
     return [(row.position, _view(row)) for row in rows]

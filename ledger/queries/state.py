@@ -73,9 +73,10 @@ cross join lateral (
 ) waiting
 cross join lateral (
     select count(*) as events, min(created) as oldest
-    from (select e.created from ledger.events e
-          where e.environment = p.environment and e.position > p.position and e.type = any(p.types)
-          order by e.position limit $1) e
+    from (select e.created
+          from (select position from ledger.events
+                where environment = p.environment and position > p.position order by position limit $1) behind
+          join ledger.events e on e.position = behind.position and e.type = any(p.types)) e
 ) coming
 where p.name = any($2)
 """

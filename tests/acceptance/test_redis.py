@@ -245,7 +245,7 @@ async def test_a_redis_user_with_nothing_but_what_is_needed(
     ("url", "reason"),
     [
         ("http://h", "LEDGER_REDIS_URL: expected"),
-        ("redis://:pa55word@h:port/0", "LEDGER_REDIS_URL: Port"),
+        ("redis://:pa55word@h:port/0", "LEDGER_REDIS_URL: not a URL"),
         ("redis://:pa55word@h/0?colour=red", "LEDGER_REDIS_URL: .*colour"),
     ],
 )

@@ -28,6 +28,7 @@ class Requests:
         head = (
             f" HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n".encode()
         )
+        self._settle_head = b"POST /v1/accounts/%b/jobs/%b/settle" + head + b"Content-Length: "
         self._batch_head = b"POST /v1/batch" + head + b"Content-Length: "
         self._reserve = b"PUT /v1/accounts/%b/jobs/%b" + _with_body(head, _RESERVE_BODY)
         self._settle = b"POST /v1/accounts/%b/jobs/%b/settle" + _with_body(head, _SETTLE_BODY)
@@ -39,6 +40,11 @@ class Requests:
     def settle(self, job: Job) -> bytes:
         """Settle it."""
         return self._settle % job
+
+    def settle_with(self, job: Job, result: bytes) -> bytes:
+        """Settle it with a result, in JSON, that is kept."""
+        body = b'{%b,"result":%b}' % (LINES, result)
+        return self._settle_head % job + b"%d\r\n\r\n" % len(body) + body
 
     def reserve_all(self, jobs: Sequence[Job]) -> bytes:
         """Reserve one text turn for each job, in one batch."""

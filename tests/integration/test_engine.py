@@ -186,6 +186,25 @@ async def test_a_commit_that_was_lost_on_the_wire_has_its_first_answer(
     assert isinstance(outcomes[1], Settled)
 
 
+async def test_a_connection_that_is_lost_after_the_commit_changes_no_answer(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found lost as it is given back: what was committed is not done again, and told as it was decided."""
+    await open_account(engine, "a")
+    lost = [1]
+
+    async def lose(*_: object, **__: object) -> None:
+        if lost and lost.pop():
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+
+    monkeypatch.setattr("ledger.database._BatchConnection.reset", lose)
+    outcome = await engine.execute(reserve("a", "j"))
+    assert not lost
+    assert isinstance(outcome, Reserved)
+    assert outcome.created
+    assert isinstance(await engine.execute(settle("a", "j")), Settled)
+
+
 async def test_a_commit_that_did_not_happen_is_done_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     await open_account(engine, "a")
     commit = getattr(asyncpg.transaction.Transaction, COMMIT)

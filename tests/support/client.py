@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
@@ -29,10 +30,19 @@ class Answer(NamedTuple):
         return self.body["error"]["code"] if isinstance(self.body, dict) and "error" in self.body else None
 
 
+class Reachable(Protocol):
+    """Where a service is, and what opens it."""
+
+    @property
+    def url(self) -> str: ...
+
+    def headers(self, role: Role = Role.ADMIN) -> dict[str, str]: ...
+
+
 class Client:
     """Calls one service with the token of one role."""
 
-    def __init__(self, session: aiohttp.ClientSession, service: Service, role: Role = Role.ADMIN) -> None:
+    def __init__(self, session: aiohttp.ClientSession, service: Reachable, role: Role = Role.ADMIN) -> None:
         self._session = session
         self._url = service.url
         self._headers = service.headers(role)
@@ -60,6 +70,18 @@ class Client:
     async def get(self, path: str) -> Answer:
         """Read."""
         return await self.call("GET", path)
+
+    async def every(self, path: str, query: str = "") -> list[Any]:
+        """Read a list to its end, page by page; a query begins with `&`."""
+        rows: list[Any] = []
+        cursor = ""
+        while True:
+            page = await self.get(f"{path}?limit=500{query}{cursor}")
+            assert page.status == 200, page
+            rows += page.body["data"]
+            if page.body["next_cursor"] is None:
+                return rows
+            cursor = f"&cursor={quote(page.body['next_cursor'])}"
 
     async def open_account(self, account_id: str, credits: int = 0, **policy: object) -> None:
         """Open an account that may work in both environments, with purchased credits and no welcome."""

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from tests.benchmarks import load, report
 from tests.benchmarks.figures import Figures, percentile
+from tests.benchmarks.flood import Flood, FloodTask
 from tests.benchmarks.goals import GOALS, HISTORY_GOALS, Goal
 from tests.benchmarks.load import LoadTask, Stream
 from tests.benchmarks.wire import Connection, Requests
@@ -175,3 +176,32 @@ async def test_an_open_stream_charges_a_stall_to_all_that_was_due_meanwhile(stal
     assert sent.requests >= 72  # 50 reservations, and the settlements of those of the first half second
     assert sent.p99 >= STALL_SECONDS * 1_000 * 0.9
     assert sent.p50 >= 100  # Two of three were due in the stall: they waited, though few of them were on their way.
+
+
+async def test_a_flood_counts_what_is_due_sent_refused_and_served() -> None:
+    """Ten are due, two connections are there: eight are not sent; one is refused, the other served and settled."""
+    task = FloodTask("localhost", 1, "token", "job", 0.05, ["acme"], rate=200, connections=2)
+    flood = Flood(task)
+    wires = [_Wire(), _Wire()]
+    connections = [Connection(flood.break_off) for _ in wires]
+    for connection, wire in zip(connections, wires, strict=True):
+        connection.connection_made(wire)  # type: ignore[arg-type] # it only writes
+    refusal = ANSWER.replace(b"201 Created", b"503 No").replace(b"\r\n\r\n", b"\r\nRetry-After: 0\r\n\r\n")
+    flood.run(list(connections))
+    async with asyncio.timeout(10):
+        while not all(wire.written for wire in wires) or flood.report().due < 10:  # noqa: ASYNC110 - a timer sends
+            await asyncio.sleep(0.001)
+        connections[0].data_received(refusal)
+        connections[1].data_received(ANSWER)
+        assert b"/settle" in wires[1].written[-1]
+        connections[1].data_received(refusal)  # It is repeated when it may be, on whichever connection is free.
+        while not any(len(wire.written) > 1 + (wire is wires[1]) for wire in wires):  # noqa: ASYNC110 - the same
+            await asyncio.sleep(0.001)
+        for connection, wire in zip(connections, wires, strict=True):
+            if len(wire.written) > 1 + (wire is wires[1]):
+                connection.data_received(ANSWER)
+        await flood.over
+    report = flood.report()
+    assert (report.due, report.not_sent) == (10, 8)
+    assert (report.accepted, report.settled, report.refused) == (1, 1, 2)
+    assert (report.without_retry_after, report.other) == (0, {})

@@ -20,6 +20,7 @@ from ledger.api.openapi.errors import EXPLAINED
 from ledger.api.openapi.fields import FIELDS
 from ledger.api.openapi.operations import OPERATIONS
 from ledger.api.services import Services
+from ledger.settings import Settings
 from tests.support.openapi import Document
 
 TEMPORARY = {
@@ -101,7 +102,7 @@ def test_it_tells_of_every_route_and_of_nothing_else(document: Document) -> None
 
 def _framework_routes() -> set[tuple[str, str]]:
     """Litestar's routes, less the OPTIONS that it adds to each."""
-    inner: Any = app.make_app(cast("Services", None))
+    inner: Any = app.make_app(cast("Services", None), Settings())
     while not isinstance(inner, Litestar):
         inner = inner._app
     return {

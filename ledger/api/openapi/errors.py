@@ -126,7 +126,7 @@ EXPLAINED: Final[Mapping[str, Explained]] = {
         when="A defect of ours; quote the request id.", message="an unforeseen error; quote the request_id"
     ),
     "upstream_unavailable": Explained(
-        when="The database is away, or too many commands are waiting; repeating the request is safe.",
+        when="The database is away, or too much is under way; repeating the request is safe.",
         message="the database is away",
         retry_after=1,
     ),

@@ -231,6 +231,7 @@ _JOBS: Final = (
         least=Role.GATEWAY,
         body=Body(jobs.BatchBody, examples.BATCH),
         answers=(Answer(200, "What each command came to.", (schemas.BatchAnswer,), examples.RESULTS),),
+        codes=(AWAY,),
     ),
 )
 
@@ -582,6 +583,7 @@ _OPERATION: Final = (
         description="OpenAPI 3.1.",
         least=None,
         answers=(Answer(200, "This document.", (dict[str, Any],), examples.OPENAPI),),
+        codes=(AWAY,),
     ),
 )
 
