@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
+import itertools
 import logging
 import os
 import random
@@ -13,16 +13,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
 import structlog
 from rich.console import Console
 
+from ledger.embedded import EmbeddedPostgres
 from tests.torture.plan import EMBEDDED, FAULTS, faults
 from tests.torture.rounds import Report, audit_all, play
-from tests.torture.stage import Stage, replicas_on, running_postgres, service_with_its_own, small_disk
+from tests.torture.stage import replicas_on, running_postgres, service_with_its_own, small_disk
 
 ROUND_FAULTS: Final = 25
 EMBEDDED_EVERY: Final = 5
@@ -49,46 +49,45 @@ def parser() -> argparse.ArgumentParser:
 
 async def torture(options: argparse.Namespace, folder: Path) -> Report:
     """Play rounds until enough processes were killed or the time is over, and return what they came to."""
-    rng = random.Random(options.seed)  # noqa: S311 - a plan that can be made again, no secret
     programs = os.environ.get("LEDGER_POSTGRES_BIN")
-    whole = Report()
-    start = time.monotonic()
     with small_disk(folder, DISK_MEGABYTES, _succeeds) as disk:
         if disk is None:
             console.print("the disk is not filled: only root can mount one that is small enough")
         place = disk or folder
         place.chmod(0o711)
-        allowed = [name for name in FAULTS if disk is not None or name != "fill_disk"]
         async with running_postgres(place / "postgres", Path(programs) if programs else None) as postgres:
-            number = 0
-            while whole.kills < options.kills and time.monotonic() - start < options.minutes * 60:
-                number += 1
-                count = options.replicas or rng.choice(REPLICAS)
-                embedded = options.replicas is None and number % EMBEDDED_EVERY == 0
-                own = folder / f"round-{number}"
-                own.mkdir()
-                own.chmod(0o711)
-                seed = f"{options.seed} round {number}"
-                if embedded:
-                    plan = faults(seed, [name for name in FAULTS if name in EMBEDDED])
-                    running = service_with_its_own(own)
-                else:
-                    plan = faults(seed, allowed)
-                    running = replicas_on(postgres, own, count)
-                async with _on(running, disk) as stage:
-                    report = await play(stage, plan, ROUND_FAULTS, seed, f"r{number}", options.callers)
-                    if whole.kills + report.kills >= options.kills or embedded:
-                        report.differences += await audit_all(stage)
-                whole.add(report)
-                _tell(number, "its own PostgreSQL" if embedded else f"{count} replicas", report, whole, start)
+            return await _rounds(options, folder, postgres, disk)
+
+
+async def _rounds(options: argparse.Namespace, folder: Path, postgres: EmbeddedPostgres, disk: Path | None) -> Report:
+    rng = random.Random(options.seed)  # noqa: S311 - a plan that can be made again, no secret
+    whole, start = Report(), time.monotonic()
+    for number in itertools.count(1):
+        count = options.replicas or rng.choice(REPLICAS)
+        own = folder / f"round-{number}"
+        own.mkdir()
+        own.chmod(0o711)
+        if options.replicas is None and number % EMBEDDED_EVERY == 0:
+            what, names, running = "its own PostgreSQL", EMBEDDED, service_with_its_own(own)
+        else:
+            what, names, running = f"{count} replicas", _possible(disk), replicas_on(postgres, own, count)
+        seed = f"{options.seed} round {number}"
+        plan = faults(seed, [name for name in FAULTS if name in names])
+        async with running as stage:
+            stage.small_disk = disk
+            report = await play(stage, plan, ROUND_FAULTS, seed, f"r{number}", options.callers)
+            whole.add(report)
+            over = whole.kills >= options.kills or time.monotonic() - start > options.minutes * 60
+            if over:
+                whole.differences += await audit_all(stage)
+        _tell(number, what, report, whole, start)
+        if over:
+            break
     return whole
 
 
-@contextlib.asynccontextmanager
-async def _on(running: contextlib.AbstractAsyncContextManager[Stage], disk: Path | None) -> AsyncIterator[Stage]:
-    async with running as stage:
-        stage.small_disk = disk
-        yield stage
+def _possible(disk: Path | None) -> frozenset[str]:
+    return frozenset(FAULTS) - (frozenset() if disk else {"fill_disk"})
 
 
 def _succeeds(command: list[str]) -> bool:

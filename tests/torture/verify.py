@@ -72,7 +72,8 @@ async def until_time_is_done(client: Client, account_id: str) -> None:
 
 def to_come(balance: Json) -> bool:
     """Tell whether time alone will soon change a balance."""
-    return balance["held"] > 0 or any(grant["expires_at"] for grant in balance["grants"])
+    held = balance["held"] + balance["overage"]["held"]
+    return held > 0 or any(grant["expires_at"] for grant in balance["grants"])
 
 
 class Told:
@@ -200,6 +201,7 @@ def wrong_sums(balance: Json, entries: list[Json]) -> Iterator[str]:
             yield f"{name} still has {credits}"
     wanted = {"available": kinds["grant"], "held": kinds["hold"], "overdraft": -kinds["overdraft"]}
     shown = {name: balance[name] for name in wanted}
+    shown["held"] += balance["overage"]["held"]
     if shown != wanted:
         yield f"the postings come to {wanted}, shown is {shown}"
     for grant in balance["grants"]:
