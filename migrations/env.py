@@ -17,9 +17,9 @@ STATEMENT_TIMEOUT = "10min"
 
 def run(connection: Connection) -> None:
     """Runs the migrations, each in a transaction of its own, with nobody else doing the same."""
+    connection.execute(text("select set_config('statement_timeout', :limit, false)"), {"limit": STATEMENT_TIMEOUT})
     connection.execute(text("select pg_advisory_lock(:key)"), {"key": MIGRATION_LOCK})
     connection.execute(text("select set_config('lock_timeout', :limit, false)"), {"limit": LOCK_TIMEOUT})
-    connection.execute(text("select set_config('statement_timeout', :limit, false)"), {"limit": STATEMENT_TIMEOUT})
     connection.commit()
     context.configure(connection=connection, transaction_per_migration=True)
     with context.begin_transaction():

@@ -29,7 +29,9 @@ SUPERUSER: Final = "postgres"
 DATABASE: Final = "ledger"
 
 START_SECONDS_MAX: Final = 120.0
-STOP_SECONDS_MAX: Final = 30.0
+STOP_SECONDS_MAX: Final = 10.0
+"""How long each way of stopping may take. PostgreSQL can wait for ever when it is stopped while it recovers."""
+
 WATCH_INTERVAL_SECONDS: Final = 0.5
 RESTART_DELAY_SECONDS_MAX: Final = 30.0
 
