@@ -20,10 +20,13 @@ from ledger.database import EmptyDatabaseError, NotMigratedError, check_migrated
 from ledger.embedded import EmbeddedPostgres, prepare_data_dir
 from ledger.settings import Settings, SettingsError
 from ledger.tokens import development_tokens
-from ledger.wire import Protocol
+from ledger.wire import Protocol, check_all
 
 GRACEFUL_SECONDS_MAX: Final = 30
 """How long requests that were accepted may take once the service is told to stop."""
+
+CHECK_TICKS: Final = 10
+"""After how many tenths of a second the connections are looked at: some callers get a second more."""
 
 
 class ServiceStartError(Exception):
@@ -95,7 +98,7 @@ class _Stopper:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which leaves the signals to `_Stopper` and says when it answers."""
+    """uvicorn, which leaves the signals to `_Stopper`, says when it answers and waits for no caller without end."""
 
     def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
         super().__init__(config)
@@ -109,6 +112,12 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._on_started()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Does what is to be done ten times a second; returns whether it is time to stop."""
+        if counter % CHECK_TICKS == 0:
+            check_all(self.server_state.connections, asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
 
 
 async def _answer(listener: socket.socket, app: ASGIApp, stopper: _Stopper, on_started: Callable[[], None]) -> None:

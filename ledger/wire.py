@@ -1,9 +1,14 @@
-"""Connections: what one answer consists of leaves in one piece."""
+"""Connections: what one answer consists of leaves in one piece, and a caller that dawdles is not waited for.
+
+Whoever opens a connection has so long to send a request, and to take its answer; then the connection is cut, without an
+answer, since nobody listens. Of what is no body, a head without an end for instance, only so much is kept.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -39,9 +44,87 @@ class Corked:
         self._parts.clear()
 
 
+HEAD_SECONDS_MAX: Final = 10.0
+"""How long a caller has to send the head of a request, from its first byte, or from the start of the connection."""
+
+REQUEST_SECONDS_MAX: Final = 60.0
+"""How long a caller has to send a request with its body: 64 MB, the most there is, at ten megabits a second."""
+
+ANSWER_SECONDS_MAX: Final = 30.0
+"""How long a caller has to take some tens of kilobytes of an answer that is held up."""
+
+OVERHEAD_BYTES_MAX: Final = 64 * 1024
+"""How many bytes may come one after the other that are no body: of heads, trailers and what is around chunks."""
+
+
 class Protocol(HttpToolsProtocol):
-    """uvicorn's HTTP, over corked transports."""
+    """uvicorn's HTTP, over corked transports; `check` it now and then."""
+
+    _waits_since: float | None = None
+    """Since when we wait for the caller to send a request to its end, or None."""
+    _has_head = False
+    """Whether the head of that request is here."""
+    _held_up_since: float | None = None
+    """Since when the caller takes nothing of what is to be sent, or None."""
+    _overhead = 0
+    """How many bytes came since the last that were of a body, or ended a head or a request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection."""
         super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]
+        self._waits_since = self.loop.time()
+
+    def check(self, now: float) -> None:
+        """Cut the connection if its caller had long enough."""
+        limit = REQUEST_SECONDS_MAX if self._has_head else HEAD_SECONDS_MAX
+        dawdles = self._waits_since is not None and now - self._waits_since > limit
+        held_up = self._held_up_since is not None and now - self._held_up_since > ANSWER_SECONDS_MAX
+        if dawdles or held_up:
+            self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; refuse what has no end."""
+        self._overhead += len(data)
+        super().data_received(data)
+        if self._overhead and self._waits_since is None:  # Empty lines, between requests: a caller that never begins.
+            self._waits_since, self._has_head = self.loop.time(), False
+        if self._overhead > OVERHEAD_BYTES_MAX and not self.transport.is_closing():
+            self.send_400_response("Too much without a body.")
+
+    def on_message_begin(self) -> None:
+        """Note that a request begins."""
+        super().on_message_begin()
+        self._waits_since, self._has_head = self.loop.time(), False
+
+    def on_headers_complete(self) -> None:
+        """Note that the head is here."""
+        self._overhead, self._has_head = 0, True
+        super().on_headers_complete()
+        self.headers = []  # What comes behind the body, as trailers do, is none of the request's headers.
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._overhead = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Note that the request is here."""
+        self._overhead, self._waits_since = 0, None
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        """Note that the caller takes no more."""
+        self._held_up_since = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """Note that it does again."""
+        self._held_up_since = None
+        super().resume_writing()
+
+
+def check_all(connections: Iterable[object], now: float) -> None:
+    """Cut every connection whose caller had long enough."""
+    for connection in list(connections):
+        if isinstance(connection, Protocol):
+            connection.check(now)
