@@ -55,6 +55,8 @@ class FloodReport(msgspec.Struct):
     other: dict[str, int]
     """Answers that should not be there, by the beginning of their text."""
     settled: int
+    took_seconds: float
+    """From the first reservation to the last settlement."""
     reserve_ms: list[float]
     """p50, p99 and the most."""
     settle_ms: list[float]
@@ -167,6 +169,7 @@ class Flood:
             without_retry_after=self._count["without_retry_after"],
             other=dict(self._other),
             settled=self._count["settled"],
+            took_seconds=time.perf_counter() - self._begun,
             reserve_ms=_three(self._reserve_ms),
             settle_ms=_three(self._settle_ms),
         )
