@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 ARGS ?=
 MONEY := tests/unit/pricing tests/unit/core tests/unit/scenarios
 
-.PHONY: install install-dev serve test check format torture bench bench-history bench-reads bench-overload lock clean
+.PHONY: install install-dev serve test check audit-dependencies format torture bench bench-history bench-reads bench-overload lock clean
 
 install: .venv/installed
 
@@ -38,6 +38,10 @@ check: install-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q $(MONEY) --cov=pricing --cov=ledger.core --cov-branch --cov-report=term-missing --cov-fail-under=100
+
+# Asks the Python Package Index which of the pinned versions have known vulnerabilities: it needs the network.
+audit-dependencies: install-dev
+	$(BIN)/uv tool run pip-audit --disable-pip --require-hashes --requirement requirements-dev.lock
 
 format: install-dev
 	$(BIN)/ruff check --fix

@@ -39,7 +39,7 @@ def main() -> None:
 @_setting("--host", help="Address to listen on.  [default: 127.0.0.1]")
 @_setting("--port", type=int, help="Port to listen on; 0 takes a free one.  [default: 8000]")
 @_setting("--data-dir", type=Path, metavar="DIR", help="Where the embedded PostgreSQL and the tokens are.")
-@_setting("--database-url", metavar="URL", help="PostgreSQL to use, in place of the embedded one.")
+@_setting("--database-url", metavar="URL", help="PostgreSQL, in place of the embedded one; `ps` shows passwords.")
 @_setting("--redis-url", metavar="URL", help="Redis that events and live balances are published in.")
 @_setting("--webhooks", type=Path, metavar="FILE", help="Endpoints that events are delivered to, in TOML.")
 @_setting("--catalog", type=Path, metavar="FILE", help="Price catalog, in place of the packaged one.")

@@ -20,7 +20,9 @@ Percent = Annotated[int, Meta(ge=1, le=100)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 Bytes = Annotated[int, Meta(ge=1024 * 1024)]
 BatchSize = Annotated[int, Meta(ge=1, le=4_096)]
-PostgresUrl = Annotated[str, Meta(pattern=r"^postgres(ql)?(\+asyncpg)?://")]
+PostgresUrl = Annotated[
+    str, Meta(pattern=r"^postgres(ql)?(\+asyncpg)?://(?!.*[?&]pooler=(?!transaction(&|$)))")  # See `ledger.pooler`.
+]
 RedisUrl = Annotated[str, Meta(pattern=r"^(rediss?|unix)://")]
 RedisPrefix = Annotated[str, Meta(pattern=r"^[!-~]+$", max_length=100)]
 StreamLength = Annotated[int, Meta(ge=100, le=10_000_000)]
@@ -91,6 +93,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Which requests have a line in the log: `all`, or `errors`, those that were answered with a status from 400 on."""
     tokens: TokenTable = msgspec.field(default_factory=TokenTable)
     """The tokens accepted: of `LEDGER_TOKEN_HASHES` and of `LEDGER_GATEWAY_TOKEN`, `…READER…`, `…ADMIN…`."""
+
+    def __repr__(self) -> str:  # URLs have passwords in them.
+        return f"Settings({len(self.tokens)} tokens)"
 
 
 def load_settings(options: Mapping[str, object], environment: Mapping[str, str]) -> Settings:

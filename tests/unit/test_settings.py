@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ledger.pooler import without_pooler
 from ledger.settings import Settings, SettingsError, load_settings
 from ledger.tokens import Role, hash_of, new_token
 
@@ -64,6 +65,7 @@ def test_an_option_comes_before_its_variable_and_an_option_not_given_does_not() 
         ("LEDGER_PORT", "http", "expected `int`"),
         ("LEDGER_SIMULATED_CLOCK", "maybe", "expected `bool`"),
         ("LEDGER_DATABASE_URL", "mysql://u:pa55word@h/d", "matching"),
+        ("LEDGER_DATABASE_URL", "postgresql://u:pa55word@h/d?pooler=statement", "matching"),
         ("LEDGER_DOC_BASE_URL", "ftp://x", "matching"),
         ("LEDGER_REDIS_URL", "http://x", "matching"),
         ("LEDGER_REDIS_PREFIX", "two words", "matching"),
@@ -80,6 +82,19 @@ def test_a_bad_value_is_refused_by_name_and_not_shown(variable: str, text: str, 
     with pytest.raises(SettingsError, match=f"^{variable}: .*{reason}") as refusal:
         load_settings({}, {variable: text})
     assert "pa55word" not in str(refusal.value)
+
+
+def test_a_url_says_whether_a_pooler_is_there() -> None:
+    url = "postgresql://h/d?pooler=transaction"
+    assert load_settings({}, {"LEDGER_DATABASE_URL": url}).database_url == url
+    assert without_pooler(f"{url}&sslmode=require") == ("postgresql://h/d?sslmode=require", True)
+    assert without_pooler("postgresql://u:p%40ss@h/d?host=/run") == ("postgresql://u:p%40ss@h/d?host=/run", False)
+
+
+def test_settings_show_no_password() -> None:
+    variables = ("DATABASE_URL", "READ_DATABASE_URL", "OWNER_DATABASE_URL")
+    settings = load_settings({}, {f"LEDGER_{name}": "postgresql://u:pa55word@h/d" for name in variables})
+    assert repr(settings) == str(settings) == "Settings(0 tokens)"
 
 
 def test_tokens_come_as_hashes_and_in_full() -> None:
