@@ -179,7 +179,7 @@ async def connect(url: str) -> asyncpg.Connection:
 
 def batch_pool(url: str, size: int) -> asyncpg.Pool:
     """Returns the pool that batches are written through; it connects when a connection is first needed."""
-    return _pool(url, size, {**_SESSION, **_BATCHES}, connection_class=_BatchConnection)
+    return _pool(url, size, {**_SESSION, **_BATCHES}, connection_class=BatchConnection)
 
 
 def operator_pool(url: str, size: int) -> asyncpg.Pool:
@@ -192,7 +192,7 @@ def health_pool(url: str, seconds_max: float) -> asyncpg.Pool:
     return _pool(url, 1, _SESSION, seconds_max)
 
 
-class _BatchConnection(asyncpg.Connection):
+class BatchConnection(asyncpg.Connection):
     """A connection that has nothing to reset after a use, and keeps its plans for as long as they suit the tables.
 
     A plan that was made for an empty table reads all of a full one. So plans are thrown away whenever the number of

@@ -244,7 +244,7 @@ jobs: Final = Table(
         postgresql_where=text("idempotency_key is not null"),
     ),
     Index("jobs_overdraft_idx", "account", "number", postgresql_where=text("overdraft > 0")),
-    postgresql_with={"fillfactor": 60},
+    postgresql_with={"fillfactor": 40},
 )
 
 holds: Final = Table(

@@ -69,7 +69,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     quotas: dict[Environment, Quota] = {}
 
 
-class Grant(msgspec.Struct, kw_only=True):
+class Grant(msgspec.Struct):
     """Credits with an origin and maybe an end. `number` is the entry that put it."""
 
     number: int
@@ -279,94 +279,79 @@ class StoredRefund(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
 
 
-class Changes:
+class Changes(msgspec.Struct):
     """Everything a batch changed in one account, in the order it happened."""
 
-    __slots__ = (
-        "anonymised",
-        "balance",
-        "cycles",
-        "entries",
-        "events",
-        "freed_keys",
-        "grants",
-        "jobs_closed",
-        "jobs_opened",
-        "jobs_resegmented",
-        "periods",
-        "policy",
-        "refunds",
-        "statements",
-        "usage",
-    )
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.grants: dict[int, Grant] = {}
-        self.jobs_opened: dict[int, Job] = {}
-        self.jobs_closed: dict[int, Job] = {}
-        self.jobs_resegmented: dict[int, Job] = {}
-        self.freed_keys: list[int] = []
-        self.periods: set[str] = set()
-        self.usage: dict[UsageKey, UsageCount] = {}
-        self.refunds: list[StoredRefund] = []
-        self.cycles: dict[str, CycleDone] = {}
-        self.policy = False
-        self.balance = False
-        self.events: list[Event] = []
-        self.statements: list[ClosedStatement] = []
-        self.anonymised = False
+    entries: list[Entry] = []
+    grants: dict[int, Grant] = {}
+    jobs_opened: dict[int, Job] = {}
+    jobs_closed: dict[int, Job] = {}
+    jobs_resegmented: dict[int, Job] = {}
+    freed_keys: list[int] = []
+    periods: set[str] = set()
+    usage: dict[UsageKey, UsageCount] = {}
+    refunds: list[StoredRefund] = []
+    cycles: dict[str, CycleDone] = {}
+    policy: bool = False
+    balance: bool = False
+    events: list[Event] = []
+    statements: list[ClosedStatement] = []
+    anonymised: bool = False
 
 
-class Account:
+class Account(msgspec.Struct, kw_only=True, eq=False):
     """One account as its decisions see it: balances, live grants, the jobs that the batch can touch, policy, months.
 
     `number` is ours, `account_id` the customer's. Every figure is in credits. Loaded under the account's row lock.
     """
 
-    def __init__(self, *, number: int, account_id: str, created_at: datetime, at: datetime) -> None:
-        self.number = number
-        self.account_id = account_id
-        self.created_at = created_at
-        self.at = at
-        """The latest instant anything was decided for; decisions never go back behind it."""
-        self.is_new = False
-        self.policy = Policy()
-        self.cycles: dict[str, CycleDone] = {}
-        """The billing cycles; loaded for the commands that change them."""
-        self.paid_cycles = 0
-        self.welcome_at: datetime | None = None
-        self.deletion: Deletion | None = None
-        self.closed_through: str | None = None
-        """The last month whose statement is closed."""
-        self.thresholds: tuple[int, ...] = ()
-        """The shares (percent) of what was granted whose use is told of, ascending (V1)."""
-        self.last_grant = 0
-        """The entry of the last grant that was put; what `credits.exhausted` is told once after (V1)."""
-        self.exhausted_after: int | None = None
-        self.entered_at = at
-        """The instant of the last entry."""
-        self.sequence = 0
-        self.head = books.GENESIS_HASH
-        self.available = 0
-        self.held = 0
-        self.overdraft = 0
-        self.open_slots: dict[tuple[Environment, Slot], int] = {}
-        self.grants: dict[int, Grant] = {}
-        self.grants_by_id: dict[str, Grant] = {}
-        self.jobs: dict[str, Job] = {}
-        self.keys: dict[tuple[Environment, str], Job] = {}
-        self.due: dict[int, Job] = {}
-        """The open jobs whose deadline the batch has seen pass."""
-        self.call_deadlines: dict[Environment, dict[int, datetime]] = {}
-        """Deadlines of open calls, by job number; complete for the next 30 seconds (Q4)."""
-        self.debts: dict[int, Job] = {}
-        """Jobs with a part of their charge in overdraft, oldest first (J12)."""
-        self.refunds: dict[str, StoredRefund] = {}
-        self.periods: dict[str, Period] = {}
-        self.changes = Changes()
-        self.brought_up = BroughtUp()
-        """What time had decided and this batch entered."""
+    number: int
+    account_id: str
+    created_at: datetime
+    at: datetime
+    """The latest instant anything was decided for; decisions never go back behind it."""
+    is_new: bool = False
+    policy: Policy = Policy()
+    cycles: dict[str, CycleDone] = {}
+    """The billing cycles; loaded for the commands that change them."""
+    paid_cycles: int = 0
+    welcome_at: datetime | None = None
+    deletion: Deletion | None = None
+    closed_through: str | None = None
+    """The last month whose statement is closed."""
+    thresholds: tuple[int, ...] = ()
+    """The shares (percent) of what was granted whose use is told of, ascending (V1)."""
+    last_grant: int = 0
+    """The entry of the last grant that was put; what `credits.exhausted` is told once after (V1)."""
+    exhausted_after: int | None = None
+    entered_at: datetime | None = None
+    """The instant of the last entry, or of the opening."""
+    sequence: int = 0
+    head: str = books.GENESIS_HASH
+    available: int = 0
+    held: int = 0
+    overdraft: int = 0
+    open_slots: dict[tuple[Environment, Slot], int] = {}
+    grants: dict[int, Grant] = {}
+    grants_by_id: dict[str, Grant] = {}
+    jobs: dict[str, Job] = {}
+    keys: dict[tuple[Environment, str], Job] = {}
+    due: dict[int, Job] = {}
+    """The open jobs whose deadline the batch has seen pass."""
+    call_deadlines: dict[Environment, dict[int, datetime]] = {}
+    """Deadlines of open calls, by job number; complete for the next 30 seconds (Q4)."""
+    debts: dict[int, Job] = {}
+    """Jobs with a part of their charge in overdraft, oldest first (J12)."""
+    refunds: dict[str, StoredRefund] = {}
+    periods: dict[str, Period] = {}
+    changes: Changes = msgspec.field(default_factory=Changes)
+    brought_up: BroughtUp = msgspec.field(default_factory=BroughtUp)
+    """What time had decided and this batch entered."""
+    stored_periods: set[str] = set()
+    """The months that the store has a row of."""
+
+    def __post_init__(self) -> None:
+        self.entered_at = self.entered_at or self.at
 
     # -- what decisions ask -------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 import msgspec
@@ -50,13 +50,13 @@ from ledger.store import statements
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 Row = asyncpg.Record
 
+C = TypeVar("C")
+
 DUE_HOLDS_MAX = 500
 """How many due holds of one account a batch ends at most; a longer backlog takes several batches."""
 
 CALL_HORIZON = timedelta(seconds=30)
 """How far ahead deadlines of calls matter to anybody (Q4)."""
-
-_PERIOD = Period.__struct_fields__
 
 _decode_lines = msgspec.json.Decoder(tuple[ReservedLine, ...]).decode
 _decode_settled = msgspec.json.Decoder(tuple[SettledLine, ...]).decode
@@ -83,13 +83,13 @@ async def load(connection: Connection, commands: Sequence[Command], *, simulated
     Accounts that `PutAccount` names are opened where they do not exist.
     """
     reader = _Reader(connection, simulated_clock)
-    opened = await reader.open_accounts({c.account_id for c in commands if isinstance(c, PutAccount)})
+    opened = await reader.open_accounts({c.account_id for c in commands if type(c) is PutAccount})
     numbers = await reader.lock({c.account_id for c in commands})
     locked_at = time.perf_counter()
     batch = await reader.accounts(numbers, opened)
     batch.locked_at = locked_at
-    known = [c for c in commands if c.account_id in batch.accounts]
-    if known:
+    known = _Commands(c for c in commands if c.account_id in batch.accounts)
+    if batch.accounts:
         await reader.jobs(batch, known)
         await reader.grants(batch, known)
         await reader.periods(batch, known)
@@ -108,9 +108,9 @@ async def load_many(connection: Connection, numbers: list[int], *, simulated_clo
     reader = _Reader(connection, simulated_clock, due_max=None)
     batch = await reader.accounts(numbers, set())
     if batch.accounts:
-        await reader.jobs(batch, [])
-        await reader.grants(batch, [])
-        await reader.periods(batch, [])
+        await reader.jobs(batch, _Commands())
+        await reader.grants(batch, _Commands())
+        await reader.periods(batch, _Commands())
         await reader.debts(batch)
     return batch
 
@@ -119,6 +119,19 @@ async def has_entries(connection: Connection, entries: Sequence[tuple[int, int, 
     """Return whether the journal has all of some entries: account, sequence and hash of each."""
     found = await connection.fetchval(statements.COUNT_ENTRIES, *_columns(entries, 3))
     return bool(found == len(entries))
+
+
+class _Commands:
+    """Commands by their kind: each kind needs other rows."""
+
+    def __init__(self, commands: Iterable[Command] = ()) -> None:
+        self._by_kind: dict[type, list[Any]] = {}
+        for command in commands:
+            self._by_kind.setdefault(type(command), []).append(command)
+
+    def of(self, kind: type[C]) -> list[C]:
+        """Return those of one kind."""
+        return self._by_kind.get(kind, [])
 
 
 class _Reader:
@@ -160,13 +173,13 @@ class _Reader:
             self._take_periods(row["periods"])
         return batch
 
-    async def jobs(self, batch: Batch, commands: list[Command]) -> None:
+    async def jobs(self, batch: Batch, commands: _Commands) -> None:
         """Read the jobs that commands name, by job or by key, and those whose deadline has passed."""
         named = _pairs(batch, commands, (Reserve, Settle, Release, Refund), "job_id")
         keyed = [
             (batch.accounts[c.account_id].number, c.environment, c.idempotency_key)
-            for c in commands
-            if isinstance(c, Reserve) and c.idempotency_key is not None
+            for c in commands.of(Reserve)
+            if c.idempotency_key is not None
         ]
         rows = await self._connection.fetch(
             statements.JOBS,
@@ -179,7 +192,7 @@ class _Reader:
         for row in rows:
             self._take_job(row, batch)
         self._note_backlogs(batch)
-        leaving = {batch.accounts[c.account_id].number for c in commands if isinstance(c, DeleteAccount)}
+        leaving = {batch.accounts[c.account_id].number for c in commands.of(DeleteAccount)}
         if leaving:
             for row in await self._connection.fetch(statements.OPEN_HOLDS, sorted(leaving), DUE_HOLDS_MAX):
                 self._take_job(row, batch)
@@ -209,7 +222,7 @@ class _Reader:
                 deadlines = sorted(job.expires_at for job in account.due.values())
                 batch.backlog[account.account_id] = deadlines[self._due_max - 1]
 
-    async def grants(self, batch: Batch, commands: list[Command]) -> None:
+    async def grants(self, batch: Batch, commands: _Commands) -> None:
         """Read grants that are no longer live: those that commands name, and those that paid what is refunded."""
         named = _pairs(batch, commands, (PutGrant,), "grant_id")
         if named:
@@ -225,17 +238,18 @@ class _Reader:
             self._take_grants(rows)
 
     def _take_grants(self, rows: Iterable[Row]) -> None:
-        for row in rows:
-            account = self._by_number[row["account"]]
-            if row["number"] not in account.grants:
-                grant = _grant(row)
+        """Take rows of an account's number and all that a `Grant` has, in its order."""
+        for number, *values in rows:
+            account = self._by_number[number]
+            grant = Grant(*values)
+            if grant.number not in account.grants:
                 account.grants[grant.number] = account.grants_by_id[grant.grant_id] = grant
 
-    async def periods(self, batch: Batch, commands: list[Command]) -> None:
+    async def periods(self, batch: Batch, commands: _Commands) -> None:
         """Read every further month that a decision can count in: those of jobs, those ended with a grant."""
         months = {job.period for job in self._jobs.values()}
-        months |= {c.period for c in commands if isinstance(c, ClosePeriod)}
-        leaving = [batch.accounts[c.account_id].number for c in commands if isinstance(c, DeleteAccount)]
+        months |= {c.period for c in commands.of(ClosePeriod)}
+        leaving = [batch.accounts[c.account_id].number for c in commands.of(DeleteAccount)]
         if leaving:
             rows = await self._connection.fetch(statements.UNCLOSED_MONTHS, leaving)
             months |= {row["period"] for row in rows}
@@ -254,10 +268,14 @@ class _Reader:
             self._take_periods(await self._connection.fetch(statements.PERIODS, missing, sorted(months)))
 
     def _take_periods(self, rows: Iterable[Row]) -> None:
-        for row in rows:
-            self._by_number[row["account"]].periods[row["period"]] = Period(**{name: row[name] for name in _PERIOD})
+        """Take rows of an account's number and all that a `Period` has, in its order."""
+        for number, *values in rows:
+            account = self._by_number[number]
+            period = Period(*values)
+            account.periods[period.period] = period
+            account.stored_periods.add(period.period)
 
-    async def rarely_needed(self, batch: Batch, commands: list[Command]) -> None:
+    async def rarely_needed(self, batch: Batch, commands: _Commands) -> None:
         """Read what few batches need, each kind only where a command asks for it."""
         await self._settled_lines(batch, commands)
         await self._refunds(batch, commands)
@@ -265,7 +283,7 @@ class _Reader:
         await self._call_deadlines(batch, commands)
         await self.debts(batch)
 
-    async def _settled_lines(self, batch: Batch, commands: list[Command]) -> None:
+    async def _settled_lines(self, batch: Batch, commands: _Commands) -> None:
         wanted = {
             (account.number, job.number): job
             for account, job in self._named_jobs(batch, commands, Settle)
@@ -277,36 +295,34 @@ class _Reader:
                 wanted[row["account"], row["job"]].settled_lines = _decode_settled(row["lines"])
 
     def _named_jobs(
-        self, batch: Batch, commands: list[Command], kind: type[Settle | Refund]
+        self, batch: Batch, commands: _Commands, kind: type[Settle | Refund]
     ) -> Iterator[tuple[Account, Job]]:
         """Go through the jobs that exist of those that commands of one kind name."""
-        for command in commands:
-            if isinstance(command, kind):
-                account = batch.accounts[command.account_id]
-                job = account.jobs.get(command.job_id)
-                if job is not None:
-                    yield account, job
+        for command in commands.of(kind):
+            account = batch.accounts[command.account_id]
+            job = account.jobs.get(command.job_id)
+            if job is not None:
+                yield account, job
 
-    async def _refunds(self, batch: Batch, commands: list[Command]) -> None:
+    async def _refunds(self, batch: Batch, commands: _Commands) -> None:
         named = _pairs(batch, commands, (Refund,), "refund_id")
         if named:
             for row in await self._connection.fetch(statements.REFUNDS, *_columns(named, 2)):
                 self._by_number[row["account"]].refunds[row["refund_id"]] = _refund(row)
 
-    async def _cycles(self, batch: Batch, commands: list[Command]) -> None:
-        numbers = {batch.accounts[c.account_id].number for c in commands if isinstance(c, PutCycle)}
+    async def _cycles(self, batch: Batch, commands: _Commands) -> None:
+        numbers = {batch.accounts[c.account_id].number for c in commands.of(PutCycle)}
         if numbers:
             for row in await self._connection.fetch(statements.CYCLES, sorted(numbers)):
                 cycle = CycleDone(cycle=row["month"], status=row["status"], updated_at=row["updated_at"])
                 self._by_number[row["account"]].cycles[cycle.cycle] = cycle
 
-    async def _call_deadlines(self, batch: Batch, commands: list[Command]) -> None:
+    async def _call_deadlines(self, batch: Batch, commands: _Commands) -> None:
         """Read when open calls end, where the batch could find all their slots taken (Q4)."""
         reserves: dict[tuple[str, Environment], int] = {}
-        for command in commands:
-            if isinstance(command, Reserve):
-                key = (command.account_id, command.environment)
-                reserves[key] = reserves.get(key, 0) + 1
+        for command in commands.of(Reserve):
+            key = (command.account_id, command.environment)
+            reserves[key] = reserves.get(key, 0) + 1
         numbers = set()
         for (account_id, environment), count in reserves.items():
             account = batch.accounts[account_id]
@@ -329,12 +345,12 @@ class _Reader:
                 self._by_number[row["account"]].debts[job.number] = job
 
 
-def _pairs(batch: Batch, commands: Iterable[Command], kinds: tuple[type, ...], field: str) -> list[tuple[int, str]]:
+def _pairs(batch: Batch, commands: _Commands, kinds: tuple[type[Any], ...], field: str) -> list[tuple[int, str]]:
     """Return (account number, named thing) for every command of some kinds."""
     return [
         (batch.accounts[command.account_id].number, getattr(command, field))
-        for command in commands
-        if isinstance(command, kinds)
+        for kind in kinds
+        for command in commands.of(kind)
     ]
 
 
@@ -346,40 +362,49 @@ def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
 
 
 def _account(row: Row) -> Account:
-    account = Account(number=row["account"], account_id=row["account_id"], created_at=row["created_at"], at=row["at"])
-    account.policy = Policy(
-        module_enabled=row["module_enabled"],
-        suspended=row["suspended"],
-        payment_method_verified=row["payment_method_verified"],
-        overage_enabled=row["overage_enabled"],
-        cap_usd=row["cap_usd"],
-        credit_price_usd=row["credit_price_usd"],
-        quotas={e: quota for e in ENVIRONMENTS if (quota := _quota(row, e)) is not None},
+    return Account(
+        number=row["account"],
+        account_id=row["account_id"],
+        created_at=row["created_at"],
+        at=row["at"],
+        policy=Policy(
+            module_enabled=row["module_enabled"],
+            suspended=row["suspended"],
+            payment_method_verified=row["payment_method_verified"],
+            overage_enabled=row["overage_enabled"],
+            cap_usd=row["cap_usd"],
+            credit_price_usd=row["credit_price_usd"],
+            quotas={e: quota for e in ENVIRONMENTS if (quota := _quota(row, e)) is not None},
+        ),
+        paid_cycles=row["paid_cycles"],
+        welcome_at=row["welcome_at"],
+        closed_through=row["closed_through"],
+        deletion=_deletion(row),
+        last_grant=row["last_grant"],
+        exhausted_after=row["exhausted_after"],
+        sequence=row["sequence"],
+        head=row["head"].hex(),
+        available=row["available"],
+        held=row["held"],
+        overdraft=row["overdraft"],
+        open_slots={
+            ("live", "request"): row["live_requests"],
+            ("live", "call"): row["live_calls"],
+            ("test", "request"): row["test_requests"],
+            ("test", "call"): row["test_calls"],
+        },
     )
-    account.paid_cycles = row["paid_cycles"]
-    account.welcome_at = row["welcome_at"]
-    account.closed_through = row["closed_through"]
-    account.last_grant = row["last_grant"]
-    account.exhausted_after = row["exhausted_after"]
-    if row["deletion_code"] is not None:
-        account.deletion = Deletion(
-            confirmation_code=row["deletion_code"],
-            status=row["deletion_status"],
-            requested_at=row["deletion_requested_at"],
-            executes_at=row["deletion_executes_at"],
-        )
-    account.sequence = row["sequence"]
-    account.head = row["head"].hex()
-    account.available = row["available"]
-    account.held = row["held"]
-    account.overdraft = row["overdraft"]
-    account.open_slots = {
-        ("live", "request"): row["live_requests"],
-        ("live", "call"): row["live_calls"],
-        ("test", "request"): row["test_requests"],
-        ("test", "call"): row["test_calls"],
-    }
-    return account
+
+
+def _deletion(row: Row) -> Deletion | None:
+    if row["deletion_code"] is None:
+        return None
+    return Deletion(
+        confirmation_code=row["deletion_code"],
+        status=row["deletion_status"],
+        requested_at=row["deletion_requested_at"],
+        executes_at=row["deletion_executes_at"],
+    )
 
 
 def _quota(row: Row, environment: Environment) -> Quota | None:
@@ -432,21 +457,6 @@ def _closing(row: Row) -> Closing:
         error_code=row["error_code"],
         request=row["settle_request"],
         result_stored=row["result_stored"],
-    )
-
-
-def _grant(row: Row) -> Grant:
-    return Grant(
-        number=row["number"],
-        grant_id=row["grant_id"],
-        kind=row["kind"],
-        granted=row["granted"],
-        remaining=row["remaining"],
-        held=row["held"],
-        expires_at=row["expires_at"],
-        reference=row["reference"],
-        created_at=row["created_at"],
-        request=row["request"],
     )
 
 

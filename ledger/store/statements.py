@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 REAL_NOW: Final = "clock_timestamp()"
@@ -29,10 +30,21 @@ where a.account_id = any($1::text[])
 order by b.account for update of b
 """
 
+# The columns of a grant and of a month, in the order in which `Grant` and `Period` have them.
+_GRANT: Final = (
+    "g.account, g.number, g.grant_id, g.kind, g.granted, g.remaining, g.held, g.expires_at, g.reference,"
+    " g.created_at, g.request"
+)
+_PERIOD: Final = (
+    "p.account, p.period, p.live_used, p.live_held, p.test_used, p.test_held, p.overage_used, p.overage_held,"
+    " p.granted, p.adjusted, p.charged, p.refunded, p.refunded_to_balance, p.expired, p.adjusted_up, p.overage_price,"
+    " p.opening, p.threshold_raised, p.cap_raised, p.closed_at"
+)
+
 # A statement of its own, after the locks: what it sees is what the last holder of each lock committed. With each
 # account come its live grants and the months that nearly every decision counts in: the current one, and the last one's.
-ACCOUNTS: Final = """
-with clock as materialized (select {now} as now)
+ACCOUNTS: Final = f"""
+with clock as materialized (select {{now}} as now)
 select clock.now, a.account, a.account_id, a.created_at,
     a.module_enabled, a.suspended, a.payment_method_verified, a.overage_enabled, a.cap_usd, a.credit_price_usd,
     a.paid_cycles, a.welcome_at, a.closed_through, a.deletion_code, a.deletion_status, a.deletion_requested_at,
@@ -41,9 +53,9 @@ select clock.now, a.account, a.account_id, a.created_at,
     b.live_requests, b.live_calls, b.test_requests, b.test_calls,
     l.max_requests as live_max_requests, l.max_calls as live_max_calls, l.period_credits as live_period_credits,
     t.max_requests as test_max_requests, t.max_calls as test_max_calls, t.period_credits as test_period_credits,
-    array(select g from ledger.grants g where g.account = a.account and g.live) as grants,
+    array(select row({_GRANT}) from ledger.grants g where g.account = a.account and g.live) as grants,
     array(
-        select p from ledger.periods p where p.account = a.account and p.period = any(array[
+        select row({_PERIOD}) from ledger.periods p where p.account = a.account and p.period = any(array[
             to_char(clock.now at time zone 'UTC', 'YYYY-MM'), to_char(b.at at time zone 'UTC', 'YYYY-MM')
         ])
     ) as periods
@@ -85,22 +97,19 @@ DEBTS: Final = f"""
 order by j.account, j.closed_entry
 """
 
-_GRANT: Final = """
-select g.account, g.number, g.grant_id, g.kind, g.granted, g.remaining, g.held, g.expires_at, g.reference,
-    g.created_at, g.request
-"""
-
 GRANTS_BY_ID: Final = f"""
-{_GRANT} from unnest($1::bigint[], $2::text[]) w (account, grant_id)
+select {_GRANT} from unnest($1::bigint[], $2::text[]) w (account, grant_id)
 join ledger.grants g on g.account = w.account and g.grant_id = w.grant_id
 """
 
 GRANTS_BY_NUMBER: Final = f"""
-{_GRANT} from unnest($1::bigint[], $2::bigint[]) w (account, number)
+select {_GRANT} from unnest($1::bigint[], $2::bigint[]) w (account, number)
 join ledger.grants g on g.account = w.account and g.number = w.number
 """
 
-PERIODS: Final = "select * from ledger.periods where account = any($1::bigint[]) and period = any($2::text[])"
+PERIODS: Final = f"""
+select {_PERIOD} from ledger.periods p where p.account = any($1::bigint[]) and p.period = any($2::text[])
+"""
 
 RESULT_LINES: Final = """
 select r.account, r.job, r.lines from unnest($1::bigint[], $2::bigint[]) w (account, job)
@@ -134,176 +143,201 @@ join ledger.entries e on e.account = w.account and e.sequence = w.sequence and e
 
 # -- write ---------------------------------------------------------------------------------------------------------
 
-# What every movement of credits changes, in one round trip: the journal, and the figures that are a cache of it.
-MOVE: Final = """
-with granted as (
+# Rows come as one array of a composite type, a row each: encoding and decoding them costs a third of what an array for
+# each column does. The types are those of migration 0005. A type never changes, since other replicas use it: what takes
+# other columns gets a new one.
+
+# A batch is written by one statement, put together of the parts that it has rows for: `together` makes it.
+
+
+@lru_cache(maxsize=256)
+def together(parts: tuple[str, ...]) -> str:
+    """Return the statement that does what some parts do; its parameters are the rows of each.
+
+    No part sees what another one does, so they must not touch the same row.
+    """
+    return "with" + ",".join(part.format(rows=f"${number}") for number, part in enumerate(parts, 1)) + "select"
+
+
+ENTER: Final = """
+entered as (
+    insert into ledger.entries (account, sequence, kind, job, at, postings, hash)
+    select * from unnest({rows}::ledger.entry[])
+)
+"""
+
+POST: Final = """
+posted as (
+    insert into ledger.postings (account, sequence, position, debit, credit, credits, operation, quantity)
+    select * from unnest({rows}::ledger.posting[])
+)
+"""
+
+WRITE_BALANCES: Final = """
+balanced as (
+    update ledger.balances b set sequence = w.sequence, head = w.head, at = w.at, available = w.available,
+        held = w.held, overdraft = w.overdraft, live_requests = w.live_requests, live_calls = w.live_calls,
+        test_requests = w.test_requests, test_calls = w.test_calls, last_grant = w.last_grant,
+        exhausted_after = w.exhausted_after
+    from unnest({rows}::ledger.balance_figures[]) w
+    where b.account = w.account
+)
+"""
+
+CHANGE_GRANTS: Final = """
+granted as (
     update ledger.grants g set remaining = w.remaining, held = w.held, live = w.live
-    from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bool[])
-        w (account, number, remaining, held, live)
+    from unnest({rows}::ledger.changed_grant[]) w
     where g.account = w.account and g.number = w.number
-), counted as (
+)
+"""
+
+CHANGE_PERIODS: Final = """
+counted as (
+    update ledger.periods p set live_used = w.live_used, live_held = w.live_held, test_used = w.test_used,
+        test_held = w.test_held, overage_used = w.overage_used, overage_held = w.overage_held, granted = w.granted,
+        adjusted = w.adjusted, charged = w.charged, refunded = w.refunded,
+        refunded_to_balance = w.refunded_to_balance, expired = w.expired, adjusted_up = w.adjusted_up,
+        overage_price = w.overage_price, opening = w.opening, threshold_raised = w.threshold_raised,
+        cap_raised = w.cap_raised, closed_at = w.closed_at
+    from unnest({rows}::ledger.period_figures[]) w
+    where p.account = w.account and p.period = w.period
+)
+"""
+
+BEGIN_PERIODS: Final = """
+begun as (
     insert into ledger.periods (account, period, live_used, live_held, test_used, test_held, overage_used, overage_held,
         granted, adjusted, charged, refunded, refunded_to_balance, expired, adjusted_up, overage_price, opening,
         threshold_raised, cap_raised, closed_at)
-    select * from unnest($6::bigint[], $7::text[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[],
-        $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[],
-        $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[], $23::int[], $24::bool[], $25::timestamptz[])
-    on conflict (account, period) do update set live_used = excluded.live_used, live_held = excluded.live_held,
-        test_used = excluded.test_used, test_held = excluded.test_held, overage_used = excluded.overage_used,
-        overage_held = excluded.overage_held, granted = excluded.granted, adjusted = excluded.adjusted,
-        charged = excluded.charged, refunded = excluded.refunded, refunded_to_balance = excluded.refunded_to_balance,
-        expired = excluded.expired, adjusted_up = excluded.adjusted_up,
-        overage_price = excluded.overage_price, opening = excluded.opening,
-        threshold_raised = excluded.threshold_raised, cap_raised = excluded.cap_raised, closed_at = excluded.closed_at
-), entered as (
-    insert into ledger.entries (account, sequence, kind, job, at, postings, hash)
-    select * from unnest($26::bigint[], $27::bigint[], $28::text[], $29::bigint[], $30::timestamptz[],
-        $31::smallint[], $32::bytea[])
-), posted as (
-    insert into ledger.postings (account, sequence, position, debit, credit, credits, operation, quantity)
-    select * from unnest($33::bigint[], $34::bigint[], $35::smallint[], $36::text[], $37::text[], $38::bigint[],
-        $39::text[], $40::bigint[])
+    select * from unnest({rows}::ledger.period_figures[])
 )
-update ledger.balances b set sequence = w.sequence, head = w.head, at = w.at, available = w.available, held = w.held,
-    overdraft = w.overdraft, live_requests = w.live_requests, live_calls = w.live_calls,
-    test_requests = w.test_requests, test_calls = w.test_calls, last_grant = w.last_grant,
-    exhausted_after = w.exhausted_after
-from unnest($41::bigint[], $42::bigint[], $43::bytea[], $44::timestamptz[], $45::bigint[], $46::bigint[],
-    $47::bigint[], $48::int[], $49::int[], $50::int[], $51::int[], $52::bigint[], $53::bigint[])
-    w (account, sequence, head, at, available, held, overdraft, live_requests, live_calls, test_requests, test_calls,
-       last_grant, exhausted_after)
-where b.account = w.account
 """
 
 ADD_GRANTS: Final = """
-insert into ledger.grants (account, number, grant_id, kind, granted, remaining, held, live, expires_at, reference,
-    created_at, request)
-select * from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[],
-    $8::bool[], $9::timestamptz[], $10::text[], $11::timestamptz[], $12::bytea[])
+put as (
+    insert into ledger.grants (account, number, grant_id, kind, granted, remaining, held, live, expires_at, reference,
+        created_at, request)
+    select * from unnest({rows}::ledger.new_grant[])
+)
 """
 
 FREE_KEYS: Final = """
 update ledger.jobs j set idempotency_key = null
-from unnest($1::bigint[], $2::bigint[]) w (account, number)
+from unnest($1::ledger.freed_key[]) w
 where j.account = w.account and j.number = w.number
 """
 
 OPEN_JOBS: Final = """
-with opened as (
-    select * from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
-        $8::text[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bool[], $14::text[],
-        $15::timestamptz[], $16::timestamptz[], $17::bytea[], $18::text[], $19::text[], $20::bool[])
-        o (account, number, job_id, environment, operation, slot, period, price_version, lines, transfer_allowance,
-           held_credits, held_overage, partial, sources, created_at, expires_at, request, idempotency_key, metadata,
-           still_open)
+opened as materialized (
+    select * from unnest({rows}::ledger.opened_job[])
 ), held as (
     insert into ledger.holds (account, expires_at, job, environment, slot)
     select account, expires_at, number, environment, slot from opened where still_open
+), opened_jobs as (
+    insert into ledger.jobs (account, number, job_id, environment, operation, slot, period, price_version, lines,
+        transfer_allowance, held_credits, held_overage, partial, sources, created_at, expires_at, request,
+        idempotency_key, metadata)
+    select account, number, job_id, environment, operation, slot, period, price_version, lines, transfer_allowance,
+        held_credits, held_overage, partial, sources, created_at, expires_at, request, idempotency_key, metadata
+    from opened
 )
-insert into ledger.jobs (account, number, job_id, environment, operation, slot, period, price_version, lines,
-    transfer_allowance, held_credits, held_overage, partial, sources, created_at, expires_at, request,
-    idempotency_key, metadata)
-select account, number, job_id, environment, operation, slot, period, price_version, lines::json, transfer_allowance,
-    held_credits, held_overage, partial, sources::json, created_at, expires_at, request, idempotency_key,
-    metadata::json
-from opened
 """
 
-# All that a closed job leaves behind, in one round trip: its own row, its result and its usage record.
+# All that a closed job leaves behind: its own row, its result and its usage record.
 CLOSE_JOBS: Final = """
-with closed as (
-    select * from unnest($1::bigint[], $2::bigint[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::bigint[],
-        $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::bytea[], $14::bool[],
-        $15::text[], $16::bigint[], $17::bigint[], $18::text[], $19::text[], $20::text[], $21::text[], $22::text[],
-        $23::int[], $24::int[], $25::text[])
-        c (account, number, expires_at, status, closed_at, closed_entry, charged, returned, over_hold, charged_overage,
-           charged_overdraft, error_code, settle_request, result_stored, segments, overdraft, refunded, environment,
-           operation, lines, result, request_id, status_code, latency_ms, key_prefix)
+closed as materialized (
+    select * from unnest({rows}::ledger.closed_job[])
 ), ended as (
     delete from ledger.holds h using closed c
     where h.account = c.account and h.expires_at = c.expires_at and h.job = c.number
 ), results as (
     insert into ledger.job_results (account, job, closed_at, lines, result)
-    select account, number, closed_at, lines::json, result::json from closed where lines is not null
+    select account, number, closed_at, lines, result from closed where lines is not null
 ), records as (
     insert into ledger.usage_records (account, closed_at, job, environment, operation, status, credits, request_id,
         status_code, latency_ms, key_prefix)
     select account, closed_at, number, environment, operation, status, charged, request_id, status_code, latency_ms,
         key_prefix from closed
+), closed_jobs as (
+    update ledger.jobs j set status = c.status, closed_at = c.closed_at, closed_entry = c.closed_entry,
+        charged = c.charged, returned = c.returned, over_hold = c.over_hold, charged_overage = c.charged_overage,
+        charged_overdraft = c.charged_overdraft, error_code = c.error_code, settle_request = c.settle_request,
+        result_stored = c.result_stored, segments = c.segments, overdraft = c.overdraft, refunded = c.refunded
+    from closed c where j.account = c.account and j.number = c.number
 )
-update ledger.jobs j set status = c.status, closed_at = c.closed_at, closed_entry = c.closed_entry,
-    charged = c.charged, returned = c.returned, over_hold = c.over_hold, charged_overage = c.charged_overage,
-    charged_overdraft = c.charged_overdraft, error_code = c.error_code, settle_request = c.settle_request,
-    result_stored = c.result_stored, segments = c.segments::json, overdraft = c.overdraft, refunded = c.refunded
-from closed c where j.account = c.account and j.number = c.number
 """
 
 ADD_USAGE: Final = """
-insert into ledger.usage_totals as u (account, period, day, environment, operation, unit, quantity, credits, refunded,
-    jobs, first_jobs)
-select * from unnest($1::bigint[], $2::text[], $3::date[], $4::text[], $5::text[], $6::text[], $7::bigint[],
-    $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[])
-on conflict (account, period, day, environment, operation) do update set unit = excluded.unit,
-    quantity = u.quantity + excluded.quantity, credits = u.credits + excluded.credits,
-    refunded = u.refunded + excluded.refunded, jobs = u.jobs + excluded.jobs,
-    first_jobs = u.first_jobs + excluded.first_jobs
+used as (
+    insert into ledger.usage_totals as u (account, period, day, environment, operation, unit, quantity, credits,
+        refunded, jobs, first_jobs)
+    select * from unnest({rows}::ledger.usage[])
+    on conflict (account, period, day, environment, operation) do update set unit = excluded.unit,
+        quantity = u.quantity + excluded.quantity, credits = u.credits + excluded.credits,
+        refunded = u.refunded + excluded.refunded, jobs = u.jobs + excluded.jobs,
+        first_jobs = u.first_jobs + excluded.first_jobs
+)
 """
 
 RESEGMENT_JOBS: Final = """
-update ledger.jobs j set segments = w.segments::json, overdraft = w.overdraft, refunded = w.refunded
-from unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[])
-    w (account, number, segments, overdraft, refunded)
-where j.account = w.account and j.number = w.number
+resegmented as (
+    update ledger.jobs j set segments = w.segments, overdraft = w.overdraft, refunded = w.refunded
+    from unnest({rows}::ledger.resegmented_job[]) w
+    where j.account = w.account and j.number = w.number
+)
 """
 
 ADD_REFUNDS: Final = """
-insert into ledger.refunds (account, refund_id, job, entry, credits, credits_refunded, to_overage, to_overdraft, reason,
-    created_at)
-select * from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
-    $8::bigint[], $9::text[], $10::timestamptz[])
+refunded as (
+    insert into ledger.refunds (account, refund_id, job, entry, credits, credits_refunded, to_overage, to_overdraft,
+        reason, created_at)
+    select * from unnest({rows}::ledger.refund[])
+)
 """
 
 WRITE_POLICIES: Final = """
-update ledger.accounts a set module_enabled = w.module_enabled, suspended = w.suspended,
-    payment_method_verified = w.payment_method_verified, overage_enabled = w.overage_enabled, cap_usd = w.cap_usd,
-    credit_price_usd = w.credit_price_usd, paid_cycles = w.paid_cycles, welcome_at = w.welcome_at,
-    closed_through = w.closed_through, deletion_code = w.deletion_code, deletion_status = w.deletion_status,
-    deletion_requested_at = w.deletion_requested_at, deletion_executes_at = w.deletion_executes_at
-from unnest($1::bigint[], $2::bool[], $3::bool[], $4::bool[], $5::bool[], $6::bigint[], $7::bigint[], $8::int[],
-    $9::timestamptz[], $10::text[], $11::text[], $12::text[], $13::timestamptz[], $14::timestamptz[])
-    w (account, module_enabled, suspended, payment_method_verified, overage_enabled, cap_usd, credit_price_usd,
-       paid_cycles, welcome_at, closed_through, deletion_code, deletion_status, deletion_requested_at,
-       deletion_executes_at)
-where a.account = w.account
+governed as (
+    update ledger.accounts a set module_enabled = w.module_enabled, suspended = w.suspended,
+        payment_method_verified = w.payment_method_verified, overage_enabled = w.overage_enabled, cap_usd = w.cap_usd,
+        credit_price_usd = w.credit_price_usd, paid_cycles = w.paid_cycles, welcome_at = w.welcome_at,
+        closed_through = w.closed_through, deletion_code = w.deletion_code, deletion_status = w.deletion_status,
+        deletion_requested_at = w.deletion_requested_at, deletion_executes_at = w.deletion_executes_at
+    from unnest({rows}::ledger.policy[]) w
+    where a.account = w.account
+)
 """
 
 DROP_QUOTAS: Final = "delete from ledger.quotas where account = any($1::bigint[])"
 
 WRITE_QUOTAS: Final = """
 insert into ledger.quotas (account, environment, max_requests, max_calls, period_credits)
-select * from unnest($1::bigint[], $2::text[], $3::int[], $4::int[], $5::bigint[])
+select * from unnest($1::ledger.quota[])
 """
 
 WRITE_CYCLES: Final = """
-insert into ledger.billing_cycles (account, month, status, updated_at)
-select * from unnest($1::bigint[], $2::text[], $3::text[], $4::timestamptz[])
-on conflict (account, month) do update set status = excluded.status, updated_at = excluded.updated_at
+cycled as (
+    insert into ledger.billing_cycles (account, month, status, updated_at)
+    select * from unnest({rows}::ledger.cycle[])
+    on conflict (account, month) do update set status = excluded.status, updated_at = excluded.updated_at
+)
 """
 
 USE_PRICES: Final = """
 insert into ledger.price_versions (version, digest, used_since)
-select * from unnest($1::text[], $2::text[], $3::timestamptz[]) on conflict (version) do nothing
+select * from unnest($1::ledger.used_price[]) on conflict (version) do nothing
 """
 
 DIFFERENT_PRICES: Final = """
-select p.version from unnest($1::text[], $2::text[]) w (version, digest)
+select p.version from unnest($1::ledger.used_price[]) w
 join ledger.price_versions p on p.version = w.version where p.digest <> w.digest
 """
 
 ADD_STATEMENTS: Final = """
-insert into ledger.statements (account, period, statement, closed_at)
-select account, period, statement::json, closed_at
-from unnest($1::bigint[], $2::text[], $3::text[], $4::timestamptz[]) w (account, period, statement, closed_at)
+stated as (
+    insert into ledger.statements (account, period, statement, closed_at)
+    select * from unnest({rows}::ledger.closed_statement[])
+)
 """
 
 # Taken last, and held until the commit: whoever reads events in order of position misses none that commits later.
@@ -311,9 +345,9 @@ LOCK_EVENTS: Final = "select pg_advisory_xact_lock(7235409131)"
 
 ADD_EVENTS: Final = """
 insert into ledger.events (account, id, once, type, environment, created, data)
-select account, id, once, type, environment, created, data::json
-from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::text[])
-    with ordinality w (account, id, once, type, environment, created, data, number)
+select account, id, once, type, environment, created, data
+from unnest($1::ledger.event[]) with ordinality
+    w (account, id, once, type, environment, created, data, number)
 order by number
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import date
 from typing import Any
 
@@ -21,41 +21,50 @@ async def write(connection: Connection, accounts: Iterable[Account], prices: dic
 
     `prices` are digests of catalog versions, by name, that the batch's reservations were the first to use (P9).
     The order matters: a key is freed before another job takes it (J10), a job is opened before it is closed, a name
-    goes after what is found by it, and events are written last.
+    goes after what is found by it, and events are written last. Everything else is one statement.
     """
     changed = list(accounts)
     await _use_prices(connection, _prices(changed, prices))
-    for statement, tables in (
-        (statements.FREE_KEYS, [(_freed_keys(changed), 2)]),
-        (statements.OPEN_JOBS, [(_opened_jobs(changed), 20)]),
-        (statements.CLOSE_JOBS, [(_closed_jobs(changed), 25)]),
-        (statements.RESEGMENT_JOBS, [(_resegmented_jobs(changed), 5)]),
-        (statements.ADD_GRANTS, [(_new_grants(changed), 12)]),
-        (statements.MOVE, _moved(changed)),
-        (statements.ADD_USAGE, [(_usage(changed), 11)]),
-        (statements.ADD_REFUNDS, [(_refunds(changed), 10)]),
-        (statements.WRITE_CYCLES, [(_cycles(changed), 4)]),
-        (statements.WRITE_POLICIES, [(_policies(changed), 14)]),
-        (statements.ADD_STATEMENTS, [(_statements(changed), 4)]),
-    ):
-        await _run(connection, statement, tables)
+    await _run(connection, statements.FREE_KEYS, _freed_keys(changed))
+    opened = _opened_jobs(changed)
+    if any(a.changes.jobs_opened.keys() & a.changes.jobs_closed.keys() for a in changed):
+        await _run_together(connection, (statements.OPEN_JOBS, opened))
+        opened = []
+    await _run_together(
+        connection,
+        (statements.OPEN_JOBS, opened),
+        (statements.CLOSE_JOBS, _closed_jobs(changed)),
+        (statements.RESEGMENT_JOBS, _resegmented_jobs(changed)),
+        (statements.ADD_GRANTS, _new_grants(changed)),
+        (statements.CHANGE_GRANTS, _changed_grants(changed)),
+        (statements.BEGIN_PERIODS, _new_periods(changed)),
+        (statements.CHANGE_PERIODS, _changed_periods(changed)),
+        (statements.ENTER, _entries(changed)),
+        (statements.POST, _postings(changed)),
+        (statements.WRITE_BALANCES, _balances(changed)),
+        (statements.ADD_USAGE, _usage(changed)),
+        (statements.ADD_REFUNDS, _refunds(changed)),
+        (statements.WRITE_CYCLES, _cycles(changed)),
+        (statements.WRITE_POLICIES, _policies(changed)),
+        (statements.ADD_STATEMENTS, _statements(changed)),
+    )
     await _write_quotas(connection, changed)
     await _for_each(connection, statements.ANONYMISE, [a.number for a in changed if a.changes.anonymised])
     await _write_events(connection, changed)
 
 
-Tables = Sequence[tuple[Rows, int]]
-"""What one statement writes: the rows for each table, and how many columns they have."""
+async def _run(connection: Connection, statement: str, rows: Rows) -> None:
+    """Run a statement for some rows, unless there are none."""
+    if rows:
+        await connection.execute(statement, rows)
 
 
-async def _run(connection: Connection, statement: str, tables: Tables) -> None:
-    """Run a statement that takes arrays, a column each, unless there is nothing for it."""
-    if any(rows for rows, _ in tables):
-        await connection.execute(statement, *(column for rows, width in tables for column in _columns(rows, width)))
-
-
-def _columns(rows: Rows, width: int) -> Iterable[Sequence[Any]]:
-    return zip(*rows, strict=True) if rows else [()] * width
+async def _run_together(connection: Connection, *parts: tuple[str, Rows]) -> None:
+    """Run the parts that there are rows for, in one round trip."""
+    needed = [(part, rows) for part, rows in parts if rows]
+    if needed:
+        statement = statements.together(tuple(part for part, _ in needed))
+        await connection.execute(statement, *(rows for _, rows in needed))
 
 
 def _json(value: object) -> str:
@@ -64,17 +73,6 @@ def _json(value: object) -> str:
 
 def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode()
-
-
-def _moved(accounts: list[Account]) -> Tables:
-    """Return what movements of credits change, in the order in which the statement takes it."""
-    return [
-        (_changed_grants(accounts), 5),
-        (_periods(accounts), 20),
-        (_entries(accounts), 7),
-        (_postings(accounts), 8),
-        (_balances(accounts), 13),
-    ]
 
 
 def _entries(accounts: list[Account]) -> Rows:
@@ -101,9 +99,8 @@ class PricesDiffer(RuntimeError):
 async def _use_prices(connection: Connection, rows: Rows) -> None:
     """Note the catalog versions that are used for the first time; raise `PricesDiffer` if they were not the same."""
     if rows:
-        versions, digests, instants = _columns(rows, 3)
-        await connection.execute(statements.USE_PRICES, versions, digests, instants)
-        for row in await connection.fetch(statements.DIFFERENT_PRICES, versions, digests):
+        await connection.execute(statements.USE_PRICES, rows)
+        for row in await connection.fetch(statements.DIFFERENT_PRICES, rows):
             raise PricesDiffer(f"version {row['version']} was used with other prices")
 
 
@@ -123,12 +120,17 @@ async def _write_events(connection: Connection, accounts: list[Account]) -> None
     ]
     if rows:
         await connection.execute(statements.LOCK_EVENTS)
-        await _run(connection, statements.ADD_EVENTS, [(rows, 7)])
+        await _run(connection, statements.ADD_EVENTS, rows)
 
 
 def _event_id(account: int, event: Event) -> str:
-    """Return an event's id, which says nothing and is never another's: two tellings of one thing would have one."""
-    return "evt_" + hashlib.sha256(f"{account}:{event.once}".encode()).hexdigest()[:32]
+    """Return an event's id, which says nothing and follows from all that the event says.
+
+    So the same thing told twice has one id, and a ledger that was restored to an earlier instant, where our numbers
+    come again for other things, never gives two events the same (V3).
+    """
+    told = (account, event.once, event.type, event.environment, event.at, event.data)
+    return "evt_" + hashlib.sha256(_json(told).encode()).hexdigest()[:32]
 
 
 async def _write_quotas(connection: Connection, accounts: list[Account]) -> None:
@@ -141,7 +143,7 @@ async def _write_quotas(connection: Connection, accounts: list[Account]) -> None
         for a in changed
         for environment, quota in a.policy.quotas.items()
     ]
-    await _run(connection, statements.WRITE_QUOTAS, [(rows, 5)])
+    await _run(connection, statements.WRITE_QUOTAS, rows)
 
 
 def _prices(accounts: list[Account], prices: dict[str, str]) -> Rows:
@@ -287,8 +289,16 @@ def _balances(accounts: list[Account]) -> Rows:
     ]
 
 
-def _periods(accounts: list[Account]) -> Rows:
-    return [(a.number, *msgspec.structs.astuple(a.peek(period))) for a in accounts for period in a.changes.periods]
+def _changed_periods(accounts: list[Account]) -> Rows:
+    return [_period(a, period) for a in accounts for period in a.changes.periods if period in a.stored_periods]
+
+
+def _new_periods(accounts: list[Account]) -> Rows:
+    return [_period(a, period) for a in accounts for period in a.changes.periods if period not in a.stored_periods]
+
+
+def _period(account: Account, period: str) -> tuple[Any, ...]:
+    return (account.number, *msgspec.structs.astuple(account.peek(period)))
 
 
 def _usage(accounts: list[Account]) -> Rows:

@@ -8,6 +8,7 @@ import asyncpg
 
 from ledger.core import commands
 from ledger.core.commands import BringUp, Command, Environment, Line, Outcome, PolicyChange, QuotaChange, Refused
+from ledger.database import batch_pool
 from ledger.engine import Engine
 from pricing.catalog import load
 
@@ -100,7 +101,7 @@ async def set_clock(pool: asyncpg.Pool, now: datetime) -> None:
 
 async def write_history(url: str) -> None:
     """Fill a fresh database, as the service would, from November 2026 into December."""
-    async with asyncpg.create_pool(url, min_size=1, max_size=3) as pool:
+    async with batch_pool(url, 3) as pool:
         await set_clock(pool, START)
         engine = Engine(pool, load(), simulated_clock=True)
         await engine.start()
