@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 ARGS ?=
 MONEY := tests/unit/pricing tests/unit/core tests/unit/scenarios
 
-.PHONY: install install-dev serve test check audit-dependencies format torture bench bench-history bench-reads bench-overload lock clean
+.PHONY: install install-dev serve test check audit-dependencies format mutation torture bench bench-history bench-reads bench-overload soak lock clean
 
 install: .venv/installed
 
@@ -43,6 +43,12 @@ check: install-dev
 audit-dependencies: install-dev
 	$(BIN)/uv tool run pip-audit --disable-pip --require-hashes --requirement requirements-dev.lock
 
+# Changes pricing and ledger/core bit by bit and runs their tests on each change: tests/mutation/README.md.
+mutation: install-dev
+	$(BIN)/mutmut run --max-children 2
+	$(BIN)/mutmut results
+	$(BIN)/python -m tests.mutation.outside
+
 format: install-dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
@@ -62,6 +68,10 @@ bench-reads: install-dev
 bench-overload: install-dev
 	$(BIN)/python -m tests.benchmarks.overload $(ARGS)
 
+# Two hours at a steady rate; ARGS="--hours 0.05 --window 0.25 --warm-up 4" takes three minutes.
+soak: install-dev
+	$(BIN)/python -m tests.benchmarks.soak $(ARGS)
+
 # Kills 500 processes, which takes half an hour; ARGS="--seed X" repeats a plan, ARGS="--kills 50" is shorter.
 torture: install-dev
 	$(BIN)/python -m tests.torture.command $(ARGS)
@@ -72,4 +82,4 @@ lock: install-dev
 	$(COMPILE) --upgrade --extra build --extra dev --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov build *.egg-info
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov mutants build *.egg-info

@@ -6,9 +6,9 @@ import pytest
 
 from ledger.core.account import Account, Period, Policy, Quota, UsageKey
 from ledger.core.books import Posting
-from ledger.core.commands import Environment
+from ledger.core.commands import Environment, Line
 from ledger.core.overage import MICRO_USD
-from tests.support.core import NOON, World, call, characters, instant
+from tests.support.core import NOON, World, call, characters, instant, turn
 
 
 def account() -> Account:
@@ -69,6 +69,19 @@ def test_a_month_counts_each_environment_apart(environment: Environment, used: i
     assert month.used(other) == month.held(other) == (10 if other == "test" else 1)
 
 
+@pytest.mark.parametrize(
+    ("what", "used", "price", "micro_usd"),
+    [
+        ("250 credits at 0.001 USD", 250, 1_000, 250_000),
+        ("no overage", 0, 1_000, 0),
+        ("no price was ever set: nothing is invoiced", 250, None, 0),
+    ],
+)
+def test_what_the_overage_of_a_month_comes_to(what: str, used: int, price: int | None, micro_usd: int) -> None:
+    """O7, V6."""
+    assert Period("2026-11", overage_used=used, overage_price=price).overage_micro_usd == micro_usd, what
+
+
 def test_a_month_that_was_not_loaded_is_a_defect() -> None:
     with pytest.raises(KeyError):
         account().peek("2026-11")
@@ -86,10 +99,28 @@ def test_entries_are_numbered_and_chained() -> None:
     """A5."""
     one = account()
     postings = [Posting("issued:plan", "grant:1", 1)]
-    first, second = one.enter("grant", NOON, postings), one.enter("grant", NOON, postings, job=7)
+    later = instant("2026-11-15T12:00:01")
+    first, second = one.enter("grant", NOON, postings), one.enter("grant", later, postings, job=7)
     assert (first.sequence, second.sequence, one.sequence, one.next_sequence) == (1, 2, 2, 3)
     assert (second.previous_hash, one.head, second.job) == (first.hash, second.hash, 7)
     assert one.changes.entries == [first, second]
+    assert one.entered_at == later
+
+
+def test_an_account_without_entries_counts_from_its_opening() -> None:
+    """A5: unless it was loaded, with the instant of its last entry."""
+    later = instant("2026-11-15T12:00:01")
+    assert account().entered_at == NOON
+    assert Account(number=1, account_id="acme", created_at=NOON, at=NOON, entered_at=later).entered_at == later
+
+
+def test_only_grants_that_change_are_written() -> None:
+    """F2: here the plan, which is spent first."""
+    world = World()
+    world.open_account(10)
+    world.grants("plan", 10, kind="plan")
+    world.charges("j", characters(5))
+    assert world.last.grants == {2: world.acme.grants_by_id["plan"]}
 
 
 def test_a_usage_total_is_begun_once() -> None:
@@ -153,3 +184,26 @@ def test_a_key_can_be_freed_only_where_there_is_one() -> None:
     world.acme.free_key(named)
     assert (world.acme.changes.freed_keys, world.acme.keys) == ([named.number], {})
     assert named.idempotency_key is None
+
+
+@pytest.mark.parametrize("operation", [call(60), turn()], ids=["a call", "a request"])
+def test_a_job_is_closed_by_what_was_loaded_of_it(operation: Line) -> None:
+    """J1, Q4: a batch knows deadlines of calls, and due jobs, only as far as it needed them."""
+    world = World()
+    world.open_account(10_000)
+    world.reserves("j", operation)
+    world.acme.due.clear()
+    world.acme.call_deadlines.clear()
+    world.releases("j")
+    assert set(world.acme.open_slots.values()) == {0}
+    assert (world.acme.due, world.acme.call_deadlines) == ({}, {})
+
+
+def test_a_key_that_was_not_loaded_is_freed_all_the_same() -> None:
+    """J10: a release loads its job, not its key."""
+    world = World()
+    world.open_account(100)
+    world.reserves("j", turn(), key="k")
+    world.acme.keys.clear()
+    world.releases("j", originated=False)
+    assert (world.job("j").idempotency_key, world.last.freed_keys) == (None, [2])

@@ -301,6 +301,9 @@ def test_a_release_gives_the_whole_hold_back() -> None:
     )
     assert (world.acme.available, world.acme.held, world.month().live_held) == (10_000, 0, 0)
     assert world.postings() == [("hold:2", "grant:1", 3_560)]
+    closing = world.job("j").closing
+    assert closing is not None
+    assert closing.entry == 3
 
 
 def test_releasing_again_is_the_same_answer() -> None:

@@ -156,6 +156,27 @@ def test_what_pays_more_than_was_held(
     assert settled.funding.overdraft == world.acme.overdraft == overdraft_part, what
 
 
+def test_overage_that_was_not_held_has_its_price_too() -> None:
+    """O7, J12: a month whose first overage is what exceeds a hold is invoiced at the price of that day."""
+    world = World()
+    world.open_account(10, overage=100)
+    world.reserves("j", characters(10))
+    assert world.month().overage_price is None
+    world.settles("j", characters(60))
+    assert (world.month().overage_used, world.month().overage_price) == (50, 1_000)
+    assert world.month().overage_micro_usd == 50_000
+
+
+def test_overage_of_several_jobs_adds_up() -> None:
+    """O7, J14: what was held, and what exceeded a hold."""
+    world = World()
+    world.open_account(overage=100)
+    for number, (held, charged) in enumerate([(10, 10), (20, 25), (30, 10)]):
+        world.reserves(f"j{number}", characters(held))
+        world.settles(f"j{number}", characters(charged))
+    assert (world.month().overage_used, world.month().overage_held) == (10 + 25 + 10, 0)
+
+
 def test_overage_for_more_than_was_held_is_the_jobs_own_months() -> None:
     """J12, J14: the cap of November, though it is December."""
     world = World()
@@ -197,6 +218,7 @@ def test_a_grant_pays_an_overdraft_first(
     world = overdrawn()
     done = world.grants("inv", grant)
     assert (world.acme.overdraft, world.acme.available) == (overdraft, available), what
+    assert world.last.jobs_resegmented == {2: world.job("debt")}, what
     assert (done.granted, done.remaining) == (grant, available), what
     assert world.paid_by("debt") == paid_by, what
 

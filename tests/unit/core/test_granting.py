@@ -156,6 +156,30 @@ def test_a_negative_adjustment_takes_in_spending_order(what: str, credits: int, 
     assert (world.month().granted, world.month().adjusted) == (15, credits)
 
 
+def test_a_negative_adjustment_as_it_is_shown() -> None:
+    """F1: it is put like a grant, by an entry of its own, though nothing of it can be spent."""
+    world = World()
+    world.open_account(10)
+    world.wait(seconds=5)
+    outcome = world.grant("less", -4, kind="adjustment", until="2026-12-24", reference="cn-3")
+    assert outcome == Granted(
+        GrantDone(
+            grant_id="less",
+            kind="adjustment",
+            granted=-4,
+            remaining=0,
+            held=0,
+            expires_at=instant("2026-12-24"),
+            reference="cn-3",
+            created_at=world.now,
+        ),
+        created=True,
+    )
+    less = world.acme.grants_by_id["less"]
+    assert (less.number, world.last.grants[2]) == (2, less)
+    assert [entry.sequence for entry in world.last.entries] == [2]
+
+
 def test_a_negative_adjustment_takes_no_more_than_is_available() -> None:
     """F1: what is held is not available, and no grant goes below zero (A6)."""
     world = World()

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from ledger.core.account import ClosedStatement, Event
 from ledger.core.commands import (
     AccountDeleted,
     CancelDeletion,
@@ -15,7 +16,7 @@ from ledger.core.commands import (
     PeriodClosed,
     RequestDeletion,
 )
-from tests.support.core import ACME, World, characters, said
+from tests.support.core import ACME, World, characters, refused
 
 
 @pytest.fixture
@@ -47,6 +48,19 @@ def test_a_month_closes_once_it_has_ended(world: World) -> None:
     ]
 
 
+def test_a_close_keeps_the_statement_and_tells_of_the_month_once(world: World) -> None:
+    """V5, V6: the statement as it was handed over, and one event, as of the moment of the close."""
+    world.open_account(100)
+    world.at("2026-12-03T04:05:06Z")
+    world.do(ClosePeriod(account_id=ACME, period="2026-11", statement=b'{"charged_credits": 0}'))
+    assert world.last.statements == [ClosedStatement("2026-11", b'{"charged_credits": 0}')]
+    assert world.last.policy is True
+    (event,) = world.last.events
+    assert event == Event(
+        type="period.closed", environment="live", at=world.now, once="closed:2026-11", data=event.data
+    )
+
+
 def test_a_month_waits_for_its_open_holds(world: World) -> None:
     world.open_account(100)
     world.at("2026-11-30T23:59:00Z")
@@ -74,6 +88,7 @@ def test_r7_a_deletion_is_revived_rather_than_asked_for_twice(world: World) -> N
     cancelled = world.do(CancelDeletion(account_id=ACME))
     assert isinstance(cancelled, DeletionStands)
     assert (cancelled.status, cancelled.confirmation_code) == ("cancelled", "code-1")
+    assert (cancelled.requested_at, cancelled.executes_at) == (first.requested_at, first.executes_at)
     assert world.do(CancelDeletion(account_id=ACME)) == cancelled
     world.wait(days=1)
     revived = request(world, "another")
@@ -81,9 +96,22 @@ def test_r7_a_deletion_is_revived_rather_than_asked_for_twice(world: World) -> N
     assert revived.executes_at == world.now + timedelta(days=30)
 
 
+def test_r7_a_deletion_is_written_whenever_it_changes(world: World) -> None:
+    """And only then: asking or cancelling again writes nothing."""
+    world.open_account(100)
+    written = []
+    ask = RequestDeletion(account_id=ACME, confirmation_code="code-1")
+    cancel = CancelDeletion(account_id=ACME)
+    for command in (ask, ask, cancel, cancel):
+        world.do(command)
+        written.append(world.last.policy)
+    assert written == [True, False, True, False]
+
+
 def test_r7_nothing_to_cancel(world: World) -> None:
     world.open_account(100)
-    assert said(world.do(CancelDeletion(account_id=ACME))) == "resource_not_found"
+    refusal = refused(world.do(CancelDeletion(account_id=ACME)))
+    assert (refusal.code, refusal.message) == ("resource_not_found", "a deletion of account acme does not exist")
 
 
 def test_r7_a_deletion_waits_for_its_grace(world: World) -> None:
@@ -104,10 +132,14 @@ def test_r7_open_holds_end_first_and_overage_is_told_of(world: World) -> None:
     request(world)
     world.wait(days=30)
     world.reserves("open", characters(10), ttl=86_400)
+    world.reserves("open-too", characters(10), ttl=86_400)
     world.charges("late", characters(5))
-    assert world.do(DeleteAccount(account_id=ACME)) == AccountDeleted(deleted=True, holds_ended=1)
-    assert world.job("open").status == "released"
+    assert world.do(DeleteAccount(account_id=ACME)) == AccountDeleted(deleted=True, holds_ended=2)
+    for job in (world.job("open"), world.job("open-too")):
+        assert job.closing is not None
+        assert (job.status, job.closing.error_code) == ("released", "account_deleted")
     assert world.last.anonymised
+    assert [event.at for event in world.last.events] == [world.now, world.now]
     assert [data["period"] for data in world.told("period.closed")] == ["2026-11", "2026-12"]
     assert [data["overage_credits"] for data in world.told("period.closed")] == [50, 5]
 
@@ -130,6 +162,8 @@ def test_r7_months_that_are_closed_are_not_told_of_again(world: World) -> None:
     world.open_account(100)
     world.charges("j", characters(10))
     request(world)
+    world.at("2026-12-10T00:00:00Z")
+    world.charges("k", characters(10))
     world.at("2027-01-15T00:00:00Z")
     close(world)
     close(world, "2026-12")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
-from tests.support.core import World, bridged, call, characters, line
+from tests.support.core import World, bridged, call, characters, instant, line
 
 THRESHOLD, EXHAUSTED, CAP = "credits.threshold_reached", "credits.exhausted", "credits.spending_cap_reached"
 
@@ -38,10 +40,102 @@ def test_v1_each_threshold_is_told_once_on_the_settlement_that_crosses_it(
     assert [data["usage_percent"] for data in world.told(THRESHOLD)] == told
 
 
-def test_v1_the_figures(world: World) -> None:
+@pytest.mark.parametrize(
+    ("granted", "charged", "percent"),
+    [
+        (1_000, 850, 85.0),
+        (900, 775, 86.11),
+        (1, 1, 100.0),
+    ],
+    ids=["a whole share", "two decimals", "a month of a single credit"],
+)
+def test_v1_the_figures(world: World, granted: int, charged: int, percent: float) -> None:
+    world.open_account(granted)
+    world.charges("j", characters(charged))
+    (told,) = world.told(THRESHOLD)
+    assert told == {"used_credits": charged, "total_available": granted, "usage_percent": percent}
+
+
+def test_v1_of_a_month_without_credits_there_is_no_share(world: World) -> None:
+    """All of it is overage: no threshold is crossed, and no percentage shown."""
+    world.open_account(overage=100)
+    world.at("2026-12-01T00:00:00Z")
+    world.charges("j", characters(100))
+    assert world.told(THRESHOLD) == []
+    (told,) = world.told(CAP)
+    assert told == {
+        "used_credits": 0,
+        "total_available": 0,
+        "overage_credits": 100,
+        "overage_spending_cap": 0.1,
+    }
+
+
+def use_most(world: World) -> None:
     world.open_account(1_000)
-    world.charges("j", characters(850))
-    assert world.told(THRESHOLD) == [{"used_credits": 850, "total_available": 1_000, "usage_percent": 85.0}]
+    world.reserves("j", characters(800), environment="test")
+    world.wait(seconds=30)
+    world.settles("j", characters(800))
+
+
+def use_all(world: World) -> None:
+    world.open_account(1_000)
+    world.reserves("j", characters(1_000), environment="test")
+    world.wait(seconds=30)
+    world.settles("j", characters(1_000))
+
+
+def ask_too_much(world: World) -> None:
+    world.open_account(10)
+    world.wait(seconds=30)
+    world.reserve("j", characters(11), environment="test")
+
+
+def hold_all_overage(world: World) -> None:
+    world.open_account(overage=100)
+    world.wait(seconds=30)
+    world.reserves("j", characters(100), environment="test")
+
+
+def ask_more_than_the_cap(world: World) -> None:
+    world.open_account(overage=100)
+    world.wait(seconds=30)
+    world.reserve("j", characters(101), environment="test")
+
+
+def use_more_than_was_held(world: World) -> None:
+    world.open_account(10, overage=100)
+    world.reserves("j", characters(10), environment="test")
+    world.wait(seconds=30)
+    world.settles("j", characters(110))
+
+
+def outlive_the_deadline(world: World) -> None:
+    world.open_account(100)
+    world.reserves("j", characters(10), environment="test", ttl=30)
+    world.wait(hours=1)
+    world.look()
+
+
+@pytest.mark.parametrize(
+    ("what", "happens", "kind", "once"),
+    [
+        ("a threshold", use_most, THRESHOLD, "threshold:2026-11:80"),
+        ("all is used", use_all, EXHAUSTED, "exhausted:1"),
+        ("a refusal for want of credits", ask_too_much, EXHAUSTED, "exhausted:1"),
+        ("the last overage is held", hold_all_overage, CAP, "cap:2026-11"),
+        ("the last overage is used", use_more_than_was_held, CAP, "cap:2026-11"),
+        ("a refusal for the cap", ask_more_than_the_cap, CAP, "cap:2026-11"),
+        ("an expiry", outlive_the_deadline, "job.expired", "expired:2"),
+    ],
+)
+def test_v5_an_event_names_its_environment_its_instant_and_what_is_told_once(
+    world: World, what: str, happens: Callable[[World], None], kind: str, once: str
+) -> None:
+    """V5: all of these happen in the test environment, 30 seconds past noon."""
+    happens(world)
+    (event,) = [event for event in world.events if event.type == kind]
+    assert (event.environment, event.at, event.once) == ("test", instant("2026-11-15T12:00:30"), once), what
 
 
 def test_v1_figures_of_overage_are_there_where_it_is_switched_on(world: World) -> None:
@@ -64,6 +158,14 @@ def test_v1_refunds_and_negative_adjustments_do_not_change_the_share(world: Worl
     world.grants("away", -900, kind="adjustment")
     world.charges("k", characters(100))
     assert [data["usage_percent"] for data in world.told(THRESHOLD)] == [80.0]
+
+
+def test_v1_positive_adjustments_count_as_granted(world: World) -> None:
+    world.open_account(500)
+    world.grants("more", 200, kind="adjustment")
+    world.grants("and-more", 300, kind="adjustment")
+    world.charges("j", characters(800))
+    assert world.told(THRESHOLD) == [{"used_credits": 800, "total_available": 1_000, "usage_percent": 80.0}]
 
 
 def test_v1_the_month_begins_with_what_was_left(world: World) -> None:
@@ -103,10 +205,14 @@ def test_v1_exhausted_by_a_settlement_once_until_something_is_granted(world: Wor
 
 
 def test_v1_exhausted_by_a_refusal(world: World) -> None:
+    """That it was told is written with the balance, though nothing else changes."""
     world.open_account(10)
     world.reserve("j", characters(11))
+    written = [world.last.balance]
     world.reserve("j", characters(11))
-    assert len(world.told(EXHAUSTED)) == 1
+    written.append(world.last.balance)
+    assert written == [True, False]
+    assert world.told(EXHAUSTED) == [{"used_credits": 0, "total_available": 10, "usage_percent": 0.0}]
 
 
 def test_v1_not_exhausted_while_overage_is_usable(world: World) -> None:
@@ -123,6 +229,16 @@ def test_v1_a_settlement_repeated_tells_nothing(world: World) -> None:
     world.settle("j", characters(91))
     world.settle("nobody", characters(91))
     assert len(world.events) == told
+
+
+def test_v1_a_settlement_repeated_when_the_next_credits_are_held_tells_nothing(world: World) -> None:
+    """The balance is 0 again, but no settlement made it so."""
+    world.open_account(100)
+    world.charges("j", characters(100))
+    world.grants("more", 10)
+    world.reserves("k", characters(10))
+    world.settles("j", characters(100))
+    assert len(world.told(EXHAUSTED)) == 1
 
 
 def test_v1_a_settlement_that_is_refused_tells_nothing(world: World) -> None:

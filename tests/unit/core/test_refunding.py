@@ -8,7 +8,7 @@ import pytest
 
 from ledger.core.account import UsageKey
 from ledger.core.commands import ChargeFunding, RefundDone, Refunded
-from tests.support.core import ACME, NOON, World, characters, line, refused, said, turn
+from tests.support.core import ACME, NOON, World, characters, instant, line, refused, said, turn
 
 
 def mixed() -> World:
@@ -86,6 +86,7 @@ def test_what_cannot_go_back_becomes_one_adjustment_without_end(
     else:
         assert grant is not None
         assert (grant.kind, grant.granted, grant.expires_at) == ("adjustment", granted, None)
+        assert grant.created_at == instant(refunded_at)
         assert grant.number == world.acme.sequence
 
 
@@ -131,6 +132,18 @@ def test_of_several_lines_the_last_is_refunded_first() -> None:
     ]
     refunded = {key.operation: count.refunded for key, count in world.usage[ACME].items()}
     assert refunded == {"agent_turn": 5, "image_analysis": 55, "document_analysis": 40}
+
+
+def test_what_nobody_paid_of_several_lines_is_refunded_from_each() -> None:
+    """J12, J13: the parts of the overdraft add up."""
+    world = World()
+    world.open_account(10)
+    world.reserves("j", characters(10))
+    world.settles("j", [characters(15), characters(7)])
+    assert world.paid_by("j") == [("start", 10), ("overdraft", 5), ("overdraft", 7)]
+    done = world.refunds_job("j", 13)
+    assert done.funding == ChargeFunding(balance=1, overage=0, overdraft=12)
+    assert (world.acme.overdraft, world.left()) == (0, {"start": 1})
 
 
 def test_what_a_grant_paid_of_an_overdraft_is_refunded_to_that_grant() -> None:
@@ -208,7 +221,9 @@ def test_refunds_never_exceed_the_charge(what: str, already: int, credits: int |
     if isinstance(outcome, Refunded):
         assert outcome.refund.credits_refunded == already + (credits or 100), what
     else:
-        assert refused(outcome).details == {"credits_charged": 100, "refundable_credits": 100 - already}
+        refusal = refused(outcome)
+        assert refusal.details == {"credits_charged": 100, "refundable_credits": 100 - already}
+        assert refusal.message == f"credits: {100 - already} credits of the charge are left to refund"
 
 
 def test_a_charge_of_nothing_has_nothing_to_refund() -> None:
@@ -250,6 +265,8 @@ def test_the_same_refund_again(what: str, first: int | None, second: int | None,
     assert (world.acme.available, world.last.entries) == (before, [])
     if isinstance(outcome, Refunded):
         assert (outcome.refund, outcome.created) == (made, False)
+    else:
+        assert refused(outcome).message == "this refund_id was used for another refund"
 
 
 def leave_open(world: World) -> None:
@@ -306,6 +323,7 @@ def test_a_refund_is_kept_with_its_reason_and_its_entry() -> None:
     world.open_account(100)
     world.charges("j", characters(10))
     world.refund("j", 4, reason="a cough")
+    assert world.last.jobs_resegmented == {2: world.job("j")}
     (stored,) = world.refunds[ACME]
     assert (stored.number, stored.entry, stored.reason) == (2, 4, "a cough")
     assert world.acme.refunds == {"rf-1": stored}

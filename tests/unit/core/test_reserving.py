@@ -217,20 +217,25 @@ def test_the_ceiling_of_the_period(
     assert said(world.reserve("elsewhere", characters(ask), environment="test")) == "reserved"
 
 
-def test_an_exhausted_period_says_when_the_next_begins() -> None:
+@pytest.mark.parametrize(
+    ("asked_at", "retry_after"),
+    [("2026-11-30T23:59:29.500000", 31), ("2026-11-30T23:59:59.500000", 1)],
+    ids=["a fraction counts as a second", "the last moment of the month"],
+)
+def test_an_exhausted_period_says_when_the_next_begins(asked_at: str, retry_after: int) -> None:
     """Q3, E2."""
     world = World()
     world.open_account(1_000, live=Quota(period_credits=100))
     world.charges("used", characters(95))
-    world.at("2026-11-30T23:59:29.500000")
+    world.at(asked_at)
     refusal = refused(world.reserve("j", characters(6)))
-    assert refusal.retry_after == 31
+    assert refusal.retry_after == retry_after
     assert refusal.details == {
         "required_credits": 6,
         "remaining_credits": 5,
         "period_credits": 100,
         "resets_at": instant("2026-12-01"),
-        "retry_after": 31,
+        "retry_after": retry_after,
     }
     world.at("2026-12-01")
     assert said(world.reserve("j", characters(100))) == "reserved"

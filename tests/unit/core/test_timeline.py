@@ -37,6 +37,7 @@ def test_a_hold_is_over_at_its_deadline(looked_at: str, status: str) -> None:
         assert job.closing is not None
         assert (job.closing.at, job.closing.charged) == (instant("2026-11-15T12:15:00"), 0)
         assert job.closing.returned == 30
+        assert job.closing.entry == world.acme.sequence
         assert world.last_brought_up == BroughtUp(holds_expired=1, credits_returned=30)
 
 
@@ -71,6 +72,28 @@ def test_what_is_due_is_entered_once() -> None:
     assert len(world.last.entries) == 2
     world.look()
     assert (world.last.entries, world.last_brought_up) == ([], BroughtUp())
+
+
+def test_what_was_brought_up_is_added_up() -> None:
+    """T1, F2: two holds, of which 10 credits outlive their grant, and the ends of two grants, all at one look."""
+    world = World()
+    world.open_account()
+    world.grants("short", 10, until="2026-11-15T12:01:00")
+    world.grants("longer", 20, until="2026-11-15T12:03:00")
+    world.grants("longest", 3, until="2026-11-15T12:04:00")
+    world.reserves("one", characters(5), ttl=120)
+    world.reserves("two", characters(7), ttl=130)
+    world.wait(hours=1)
+    world.look()
+    assert kinds(world) == [
+        ("expire", "15 12:02:00"),
+        ("expire", "15 12:02:10"),
+        ("expire_grant", "15 12:03:00"),
+        ("expire_grant", "15 12:04:00"),
+    ]
+    assert world.last_brought_up == BroughtUp(
+        holds_expired=2, grants_expired=2, credits_returned=12, credits_expired=10 + 20 + 3
+    )
 
 
 def test_everything_due_is_entered_in_the_order_of_its_instants() -> None:

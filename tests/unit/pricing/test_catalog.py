@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -97,8 +99,19 @@ def test_past_versions_stay_readable_by_name() -> None:
         catalog.version("older")
 
 
+@pytest.fixture
+def machine_in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The machine's own clock is set to another time zone."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("machine_in_tokyo")
 def test_an_effective_date_in_another_offset_is_the_same_instant_in_utc() -> None:
-    """T2."""
+    """T2: wherever the machine stands."""
     (found,) = parse(version(begins="2026-01-01T01:00:00+01:00").encode()).versions
     assert found.effective_from == datetime(2026, 1, 1, tzinfo=UTC)
     assert found.effective_from.utcoffset() == timedelta(0)
@@ -194,6 +207,22 @@ def test_a_digest_tells_whether_a_version_was_altered(other: str, same: bool) ->
                 operations=operation("call", slot='"call"', per="60", transfer_to='"bridge"')
                 + "\n"
                 + operation("bridge", slot='"call"')
+            ).encode(),
+            "version v1: call and bridge need the same `per` and a minimum of 1",
+        ),
+        (
+            version(
+                operations=operation("call", slot='"call"', minimum="2", transfer_to='"bridge"')
+                + "\n"
+                + operation("bridge", slot='"call"')
+            ).encode(),
+            "version v1: call and bridge need the same `per` and a minimum of 1",
+        ),
+        (
+            version(
+                operations=operation("call", slot='"call"', transfer_to='"bridge"')
+                + "\n"
+                + operation("bridge", slot='"call"', minimum="2")
             ).encode(),
             "version v1: call and bridge need the same `per` and a minimum of 1",
         ),
