@@ -34,7 +34,7 @@ from ledger.events.link import connect as connect_redis
 from ledger.events.mirror import Mirror
 from ledger.events.webhooks import Webhooks
 from ledger.queries import Reading
-from ledger.settings import Settings
+from ledger.settings import Settings, SettingsError
 from pricing import catalog
 from pricing.catalog import Catalog
 
@@ -45,6 +45,10 @@ SWEEP_CONNECTIONS: Final = 20
 DELIVERY_CONNECTIONS: Final = 4
 """For deliveries, each step of which is one short transaction."""
 
+IDLE_SECONDS_MAX: Final = 60
+"""How long a connection of sweeps or deliveries is kept that none of them uses: most of the time nearly all are idle,
+and a server gives out only so many to all replicas together."""
+
 STATE_SECONDS_MAX: Final = 10
 """How long one statement for the gauges may take."""
 
@@ -53,7 +57,8 @@ STATE_SECONDS_MAX: Final = 10
 async def running_app(settings: Settings) -> AsyncIterator[ASGIApp]:
     """Run the application for these settings: connected and at work while the context is open.
 
-    Raise `InvalidCatalog` for a catalog that cannot be used, and what asyncpg raises when the database is away.
+    Raise `InvalidCatalog` for a catalog that cannot be used, `SettingsError` for a clock of the other kind than the
+    database's, and what asyncpg raises when the database is away.
     """
     async with running_services(settings) as services:
         yield make_app(services, settings)
@@ -88,8 +93,11 @@ def make_app(services: Services, settings: Settings) -> ASGIApp:
 
 
 @contextlib.asynccontextmanager
-async def running_services(settings: Settings) -> AsyncIterator[Services]:
-    """Connect to the database, check the catalog against what was used, and run the engine for as long as needed."""
+async def running_services(settings: Settings, *, tends_mirror: bool = True) -> AsyncIterator[Services]:
+    """Connect to the database, check the catalog against what was used, and run the engine for as long as needed.
+
+    `tends_mirror`: whether Redis is also shown what other processes did, which takes a walk through all accounts.
+    """
     url = settings.database_url
     assert url is not None, "serve fills the database in"
     prices_in_use = catalog.load(settings.catalog or catalog.DEFAULT_FILE)
@@ -107,11 +115,11 @@ async def running_services(settings: Settings) -> AsyncIterator[Services]:
             reading = await stack.enter_async_context(_reading(settings.read_database_url, settings))
         await check_used_prices(pool, prices_in_use)
         await set_clock(pool, simulated=settings.simulated_clock)
-        delivering = await stack.enter_async_context(operator_pool(url, DELIVERY_CONNECTIONS))
+        delivering = await stack.enter_async_context(_seldom_used(url, DELIVERY_CONNECTIONS))
         webhooks = Webhooks(delivering, endpoints, simulated_clock=settings.simulated_clock)
         on_commit: OnCommit = webhooks.committed
         if settings.redis_url is not None:
-            on_commit = _both(on_commit, await stack.enter_async_context(_mirror(settings, primary)))
+            on_commit = _both(on_commit, await stack.enter_async_context(_mirror(settings, primary, tends_mirror)))
         engine = Engine(
             batches,
             prices_in_use,
@@ -126,7 +134,7 @@ async def running_services(settings: Settings) -> AsyncIterator[Services]:
         stack.push_async_callback(engine.stop)
         stack.push_async_callback(webhooks.stop)
         await webhooks.start()
-        sweeping = await stack.enter_async_context(operator_pool(url, SWEEP_CONNECTIONS))
+        sweeping = await stack.enter_async_context(_seldom_used(url, SWEEP_CONNECTIONS))
         running = Sweeps(Runner(engine, sweeping, primary, simulated_clock=settings.simulated_clock))
         if not (settings.no_sweeps or settings.simulated_clock):
             await running.start()
@@ -159,11 +167,13 @@ async def running_services(settings: Settings) -> AsyncIterator[Services]:
 
 
 @contextlib.asynccontextmanager
-async def _mirror(settings: Settings, reading: Reading) -> AsyncIterator[OnCommit]:
+async def _mirror(settings: Settings, reading: Reading, tends: bool) -> AsyncIterator[OnCommit]:
     """Publish in Redis for as long as the context is open, and give what is to be told of commits."""
     assert settings.redis_url is not None
     redis = connect_redis(settings.redis_url)
-    mirror = Mirror(redis, reading, prefix=settings.redis_prefix, stream_length=settings.redis_stream_length)
+    mirror = Mirror(
+        redis, reading, prefix=settings.redis_prefix, stream_length=settings.redis_stream_length, tends=tends
+    )
     await mirror.start()
     try:
         yield mirror.committed
@@ -177,6 +187,10 @@ def _both(first: OnCommit, second: OnCommit) -> OnCommit:
         second(accounts)
 
     return tell
+
+
+def _seldom_used(url: str, size: int) -> asyncpg.Pool:
+    return operator_pool(url, size, idle_seconds_max=IDLE_SECONDS_MAX)
 
 
 @contextlib.asynccontextmanager
@@ -199,7 +213,24 @@ async def check_used_prices(pool: asyncpg.Pool, prices_in_use: Catalog) -> None:
 
 
 async def set_clock(pool: asyncpg.Pool, *, simulated: bool) -> None:
-    """Start a simulated clock at the real time, or go on where it stood, but never before what was decided last."""
+    """Start a simulated clock at the real time, or go on where it stood, but never before what was decided last.
+
+    Raise `SettingsError` where the database goes by the other kind of time: all replicas share one clock (T3).
+    """
+    state = await pool.fetchrow(
+        "select exists (select from ledger.clock) as is_simulated, exists (select from ledger.accounts) as is_used"
+    )
+    assert state is not None
+    if state["is_simulated"] and not simulated:
+        raise SettingsError(
+            "LEDGER_SIMULATED_CLOCK: the clock of this database is a simulated one: start with --simulated-clock"
+            " (real time begins when the table ledger.clock is emptied)"
+        )
+    if simulated and state["is_used"] and not state["is_simulated"]:
+        raise SettingsError(
+            "LEDGER_SIMULATED_CLOCK: this database has gone by real time: start without --simulated-clock"
+            " (a copy of it can be given a clock: insert into ledger.clock (now) values (clock_timestamp()))"
+        )
     if simulated:
         await pool.execute(
             "insert into ledger.clock as c (now) values (clock_timestamp()) on conflict (one) do update"

@@ -82,12 +82,23 @@ AGAIN: Final = (asyncpg.TransactionRollbackError, asyncpg.LockNotAvailableError)
 
 def is_away(error: BaseException) -> bool:
     """Tells a database that is away from a defect of ours."""
-    if isinstance(error, DBAPIError):  # SQLAlchemy wraps what asyncpg raised twice.
-        cause = error.orig and error.orig.__cause__
+    if isinstance(error, DBAPIError):
+        cause = _driver_error(error)
         return error.connection_invalidated or (cause is not None and is_away(cause))
     if isinstance(error, asyncpg.InterfaceError):
         return any(sign in str(error) for sign in _CONNECTION_LOST)
     return isinstance(error, (*AWAY, NoConnectionFree))
+
+
+def may_be_read_later(error: BaseException) -> bool:
+    """Tells a read that had to wait too long, for a lock or for its rows, or that stood in a replica's way."""
+    cause = _driver_error(error) if isinstance(error, DBAPIError) else error
+    return isinstance(cause, (*AGAIN, asyncpg.QueryCanceledError))
+
+
+def _driver_error(error: DBAPIError) -> BaseException | None:
+    """Returns what asyncpg raised, which SQLAlchemy wraps twice."""
+    return error.orig and error.orig.__cause__
 
 
 class MigrationError(Exception):
@@ -182,9 +193,12 @@ def batch_pool(url: str, size: int) -> asyncpg.Pool:
     return _pool(url, size, {**_SESSION, **_BATCHES}, connection_class=BatchConnection)
 
 
-def operator_pool(url: str, size: int) -> asyncpg.Pool:
-    """Returns the pool for what operators ask for: health, the clock, audits."""
-    return _pool(url, size, _SESSION)
+def operator_pool(url: str, size: int, *, idle_seconds_max: float = 0) -> asyncpg.Pool:
+    """Returns a pool for what is no batch and no read: what operators ask for, sweeps, deliveries.
+
+    A connection that nobody used for `idle_seconds_max` is closed, so that others can have it; 0 keeps it for good.
+    """
+    return _pool(url, size, _SESSION, idle_seconds_max=idle_seconds_max)
 
 
 def health_pool(url: str, seconds_max: float) -> asyncpg.Pool:
@@ -202,6 +216,7 @@ class BatchConnection(asyncpg.Connection):
     uses = 0
 
     async def reset(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - asyncpg's signature
+        """Leave nothing behind; a connection that is still in a transaction is closed."""
         if self.is_in_transaction():
             self.terminate()
             return
@@ -216,13 +231,14 @@ def _pool(
     session: dict[str, str],
     seconds_max: float = STATEMENT_SECONDS_MAX + 5,
     connection_class: type[asyncpg.Connection] = asyncpg.Connection,
+    idle_seconds_max: float = 0,
 ) -> asyncpg.Pool:
     address, pooled = _address(url)
     return asyncpg.create_pool(
         address,
         min_size=0,
         max_size=size,
-        max_inactive_connection_lifetime=0,
+        max_inactive_connection_lifetime=idle_seconds_max,
         timeout=min(CONNECT_SECONDS_MAX, seconds_max),
         command_timeout=seconds_max,
         **_kind(pooled, {**session, "role": SERVICE_ROLE}, connection_class),

@@ -1,4 +1,4 @@
-"""Named points at which a test makes the service die, fail or stall: between the steps of a batch.
+"""Named points at which a test makes the service die, fail or stall: between the steps of a batch, and of publishing.
 
 They are armed by the environment variable `LEDGER_FAILPOINTS`, when `serve` starts and never later, by no option and no
 request. It is a list of `POINT=ACTION`, separated by commas; an action may say when:
@@ -27,10 +27,28 @@ import structlog
 
 VARIABLE: Final = "LEDGER_FAILPOINTS"
 
-Point = Literal["prefetch", "decide", "write", "commit", "answer"]
-"""The step of a batch behind which the point is; `answer` is when its callers have their outcomes."""
+BatchPoint = Literal["prefetch", "decide", "write", "commit", "answer"]
+"""The step of a batch behind which the point is.
 
-POINTS: Final[tuple[str, ...]] = get_args(Point)
+Up to `write` nothing is committed: whoever dies there has done nothing, and after a defect the batch is halved and run
+again. At `commit` all of it is committed and nobody knows. A defect there is taken for one that undid the batch: its
+halves are run again and find everything done; a command that is alone is answered `500`, although it was carried out.
+At `answer` the outcomes are handed to those who wait for them, none of whom has had its turn: no byte of an answer was
+sent. A process that dies there leaves all callers without one, and a defect changes nothing for them.
+"""
+
+PublishingPoint = Literal["deliver", "publish"]
+"""A step outside, which the process that dies here has not noted.
+
+`deliver`: a receiver has answered, or failed to, and the delivery has no record of it yet: after a defect too, it is
+sent again when its lease ends. `publish`: a page of events is in its Redis stream, and the publisher has not yet taken
+note of that.
+"""
+
+Point = BatchPoint | PublishingPoint
+
+BATCH_POINTS: Final[tuple[BatchPoint, ...]] = get_args(BatchPoint)
+POINTS: Final[tuple[Point, ...]] = (*BATCH_POINTS, *get_args(PublishingPoint))
 
 _SPECIFICATION: Final = re.compile(
     r"(?P<point>\w+)=(?P<action>kill|raise|sleep:(?P<seconds>\d+(\.\d+)?))"
@@ -79,13 +97,17 @@ def arm(environment: Mapping[str, str]) -> None:
     """Let things happen at the points that the environment names, for as long as the process lives.
 
     Raises:
-        FailpointError: it names an unknown point, or an action that there is not.
+        FailpointError: it names an unknown point, an action that there is not, or a point twice.
     """
     global reached
     specifications = environment.get(VARIABLE)
     if not specifications:
         return
-    armed = dict(map(_failpoint, specifications.split(",")))
+    armed: dict[str, Failpoint] = {}
+    for point, failpoint in map(_failpoint, specifications.split(",")):
+        if point in armed:
+            raise FailpointError(f"{VARIABLE}: {point} is named twice, and only one thing can happen there")
+        armed[point] = failpoint
     log.warning("failpoints_armed", points=specifications, meaning="this process is made to fail: it is for tests only")
     reached = partial(_reach, armed)
 

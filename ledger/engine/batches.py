@@ -87,7 +87,9 @@ class Batches:
 
         It is run again after a deadlock, a lock time-out or a lost connection. Where the connection was lost in the
         commit, the chained hash of the entries tells whether it happened, and if so the outcomes are those. Raise
-        `DatabaseAway` when that does not help; whatever else is raised is a defect, and nothing was written.
+        `DatabaseAway` when that does not help: then it may be committed or not. Whatever else is raised is a defect:
+        one before the commit undid everything; one after it, such as the failpoint there, leaves all of it committed,
+        and each of the commands finds that when it is repeated.
         """
         sent = await self._until_committed(commands)
         failpoints.reached("commit")

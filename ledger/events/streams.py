@@ -13,7 +13,7 @@ import msgspec
 import structlog
 from redis.asyncio import Redis
 
-from ledger import metrics
+from ledger import failpoints, metrics
 from ledger.core.commands import ENVIRONMENTS, Environment
 from ledger.queries import Reading
 from ledger.queries.events import events_behind, position_but, still_named
@@ -93,6 +93,7 @@ class Streams:
         while page := await events_behind(self._reading, environment, after, PAGE):
             given = [text for position, event in page for text in (str(position), msgspec.json.encode(event))]
             seen, added = await self._ask(environment, seen, after, *given)
+            failpoints.reached("publish")
             metrics.REDIS_PUBLISHED.labels("event").inc(added)
             after = await self._behind(environment, seen)
         self._known[environment] = seen

@@ -11,7 +11,7 @@ from typing import Final
 import asyncpg
 import structlog
 
-from ledger import metrics
+from ledger import failpoints, metrics
 from ledger.core.account import Account
 from ledger.database import AGAIN, is_away
 from ledger.events import ladder
@@ -142,6 +142,7 @@ class _Worker:
         until = time.monotonic() + LEASE.total_seconds()
         try:
             result = await self._send(claimed)
+            failpoints.reached("deliver")
             while not await self._is_recorded(claimed, result):
                 if time.monotonic() >= until:
                     log.warning("delivery_not_recorded", endpoint=self._endpoint.name, delivery=claimed.delivery)

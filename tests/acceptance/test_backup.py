@@ -1,7 +1,7 @@
 """A database that was lost and restored: the books add up, what is missing is known, and the service goes on.
 
 What the gateway did after the instant that was restored is not in the ledger; it sends it again, from its own log, and
-that has one effect.
+that has one effect. Whoever was told of events meanwhile knows their ids, which are never given to others.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -100,15 +101,20 @@ async def test_restored_to_an_instant_the_service_goes_on_and_what_is_sent_again
     url, heads = first.url("ledger_service", "ledger"), tmp_path / "heads.jsonl"
     service = services("--database-url", url)
     async with connect(service) as client:
-        for account in ("acme", "quiet"):
+        for account in ("acme", "quiet", "told"):
             await client.open_account(account, OPENING)
         await _works(client, "before")
         backups.take(open_dir / "second")
         await _works(client, "between")
         assert (await client.reserve("acme", "in-flight", ttl_seconds=3_600)).status == 201
         assert (await client.reserve("acme", "short", ttl_seconds=1)).status == 201
+        assert (await client.reserve("told", "kept", ttl_seconds=1, metadata={"loan": "Zoë"})).status == 201
         instant = await _now(url)
         await _lost(client)
+        await _told_of(client, "kept")
+        await _told_of(client, "once-there")
+        await _told_of_no_credits(client, "gone")
+        told = await _events(client)
         credits = await _credits(client)
     assert service.stop() == 0
     assert audit(url, "--heads", heads)[0] == 0
@@ -133,8 +139,17 @@ async def test_restored_to_an_instant_the_service_goes_on_and_what_is_sent_again
         again = await _lost(client)
         assert [answer.body for answer in once] == [answer.body for answer in again]
         assert await _credits(client) == credits
+        await _told_of(client, "kept")
+        await _told_of(client, "others")
+        await _told_of_no_credits(client, "come")
+        told_anew = await _events(client)
         await client.assert_audit_clean()
     assert audit(url, "--heads", tmp_path / "new.jsonl")[0] == 0
+    # V3: what is told again has the id it had, and nothing else has it, though our numbers are the same.
+    assert {_subject(told[id]) for id in told.keys() & told_anew.keys()} == {"kept", "short"}
+    assert all(told[id] == told_anew[id] for id in told.keys() & told_anew.keys())
+    assert {_subject(event) for event in told.values()} == {"kept", "short", "once-there", "gone"}
+    assert {_subject(event) for event in told_anew.values()} == {"kept", "short", "others", "come"}
 
 
 async def _works(client: Client, job: str) -> None:
@@ -162,12 +177,36 @@ async def _credits(client: Client) -> int:
     return int(balance["available"] + balance["held"])
 
 
-async def _expired(client: Client, job: str) -> None:
+async def _expired(client: Client, job: str, account: str = "acme") -> None:
     """Wait for a hold to be over: its deadline is of before the disaster, and stands (T1)."""
     async with asyncio.timeout(30):
-        while (shown := (await client.get(f"/v1/accounts/acme/jobs/{job}")).body)["status"] == "reserved":  # noqa: ASYNC110 - time passes of itself
+        while (shown := (await client.get(f"/v1/accounts/{account}/jobs/{job}")).body)["status"] == "reserved":  # noqa: ASYNC110 - time passes of itself
             await asyncio.sleep(0.1)
     assert (shown["status"], shown["credits_charged"]) == ("expired", 0)
+
+
+async def _told_of(client: Client, job: str) -> None:
+    """Let a job expire, reserved here unless it is already, and see to it that this is told."""
+    if (await client.get(f"/v1/accounts/told/jobs/{job}")).status == 404:
+        assert (await client.reserve("told", job, ttl_seconds=1)).status == 201
+    await _expired(client, job, "told")
+    assert (await client.call("POST", "/v1/sweeps/expire_holds")).status == 200
+
+
+async def _told_of_no_credits(client: Client, account: str) -> None:
+    """Have it told that an account, opened for it, has nothing to spend."""
+    await client.open_account(account)
+    assert (await client.reserve(account, "refused")).code == "insufficient_credits"
+
+
+async def _events(client: Client) -> dict[str, Any]:
+    """Return all that was told, by its ids."""
+    return {event["id"]: event for event in (await client.get("/v1/events?limit=500")).body["data"]}
+
+
+def _subject(event: Any) -> str:
+    """Return the job that an event is about, or else the account."""
+    return str(event["data"].get("job_id", event["account_id"]))
 
 
 async def _now(url: str) -> datetime:

@@ -10,14 +10,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
+import asyncpg
 import pytest
 
 from ledger.embedded import ConnectionUrls
-from ledger.failpoints import POINTS, VARIABLE
+from ledger.failpoints import BATCH_POINTS, VARIABLE
 from tests.support.client import Answer, Client, connect
 from tests.support.service import STOP_SECONDS_MAX, Service
 
 WORKERS = 20
+KINDS = ("reserve", "settle", "refund")
 CREDITS = 100_000
 STALL_SECONDS = 1.0
 
@@ -67,28 +69,48 @@ async def assert_once(client: Client) -> None:
     await client.assert_audit_clean()
 
 
-@pytest.mark.parametrize("point", POINTS)
-async def test_the_service_dies(point: str, database: ConnectionUrls, services: Callable[..., Service]) -> None:
-    """After the sixth batch's step; the commands that were not answered are repeated on the next service."""
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_service_dies(kind: str, database: ConnectionUrls, services: Callable[..., Service]) -> None:
+    """At each point with a batch of such commands alone, which are repeated on a service that lives."""
     options = ("--database-url", database.service, "--no-sweeps")
-    dying = services(*options, environment={VARIABLE: f"{point}=kill#6"})
-    left = [story(worker) for worker in range(WORKERS)]
+    stories = [story(worker) for worker in range(WORKERS)]
+    closing = stories[::2]  # Those with a settlement and a refund.
+    before = KINDS.index(kind)
     answers: Counter[int] = Counter()
-    async with connect(dying) as client:
-        await client.open_account("a", CREDITS)
-        await go_on(client, left, answers)
-        assert await asyncio.to_thread(dying.process.wait, STOP_SECONDS_MAX) == -9
-    assert any(left), "it died before all was answered"
-    assert set(answers) <= {200, 201}
     async with connect(services(*options)) as client:
-        await go_on(client, left, answers)
-        assert not any(left)
+        await client.open_account("a", CREDITS)
+        for steps in closing:
+            await go_on(client, [steps[:before]], answers)
+            del steps[:before]
+    entered = await entries_of(kind, database)
+    for turn, point in enumerate(BATCH_POINTS):
+        dying = services(*options, environment={VARIABLE: f"{point}=kill"})
+        group = [steps[:1] for steps in closing[turn :: len(BATCH_POINTS)]]
+        async with connect(dying) as client:
+            await go_on(client, group, answers)
+            assert await asyncio.to_thread(dying.process.wait, STOP_SECONDS_MAX) == -9
+        assert all(group), "nobody was answered by the first batch, which was the last"
+        before_it, entered = entered, await entries_of(kind, database)
+        assert (entered > before_it) == (point in ("commit", "answer"))
+    async with connect(services(*options)) as client:
+        await go_on(client, stories, answers)
+        assert not any(stories)
+        assert set(answers) <= {200, 201}
         await assert_once(client)
+
+
+async def entries_of(kind: str, database: ConnectionUrls) -> int:
+    """Return how many entries of a kind the journal has."""
+    connection = await asyncpg.connect(database.owner)
+    try:
+        return int(await connection.fetchval("select count(*) from ledger.entries where kind = $1", kind))
+    finally:
+        await connection.close()
 
 
 async def test_the_service_fails(database: ConnectionUrls, services: Callable[..., Service]) -> None:
     """A defect at each point, one after the other: the batch is halved, and nobody's command is done twice."""
-    armed = ",".join(f"{point}=raise#{turn}" for turn, point in enumerate(POINTS, start=3))
+    armed = ",".join(f"{point}=raise#{turn}" for turn, point in enumerate(BATCH_POINTS, start=3))
     service = services("--database-url", database.service, "--no-sweeps", environment={VARIABLE: armed})
     left = [story(worker) for worker in range(WORKERS)]
     answers: Counter[int] = Counter()
@@ -100,12 +122,31 @@ async def test_the_service_fails(database: ConnectionUrls, services: Callable[..
     assert set(answers) <= {200, 201, 500}
     log = service.log.read_text()
     assert "failpoints_armed" in log
-    assert all(f"the failpoint {point} was reached" in log for point in POINTS)
+    assert all(f"the failpoint {point} was reached" in log for point in BATCH_POINTS)
+
+
+async def test_a_defect_after_the_commit_undoes_nothing(
+    database: ConnectionUrls, services: Callable[..., Service]
+) -> None:
+    """Whoever is told of a failure was heard all the same; once the outcomes are handed out, nobody is told of one."""
+    armed = "commit=raise#3,answer=raise#3"  # The first two batches open the account.
+    service = services("--database-url", database.service, "--no-sweeps", environment={VARIABLE: armed})
+    async with connect(service) as client:
+        await client.open_account("a", CREDITS)
+        failed = await client.reserve("a", "j")
+        assert (failed.status, failed.code) == (500, "internal_error")
+        assert (await client.balance("a"))["held"] == 11
+        assert (await client.reserve("a", "j")).status == 200, "it was done, and this batch fails after its answer"
+        assert (await client.balance("a"))["held"] == 11
+        assert (await client.settle("a", "j")).status == 200
+        await client.assert_audit_clean()
+    log = service.log.read_text()
+    assert all(f"the failpoint {point} was reached" in log for point in ("commit", "answer"))
 
 
 async def test_the_service_stalls(database: ConnectionUrls, services: Callable[..., Service]) -> None:
     """A caller that does not wait asks again, while its first command is still under way."""
-    armed = ",".join(f"{point}=sleep:{STALL_SECONDS}#{turn}" for turn, point in enumerate(POINTS, start=4))
+    armed = ",".join(f"{point}=sleep:{STALL_SECONDS}#{turn}" for turn, point in enumerate(BATCH_POINTS, start=4))
     service = services("--database-url", database.service, "--no-sweeps", environment={VARIABLE: armed})
     left = [story(worker) for worker in range(WORKERS)]
     answers: Counter[int] = Counter()

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import aiohttp
 import asyncpg
 import pytest
 
 from ledger.embedded import ConnectionUrls
+from ledger.failpoints import VARIABLE
 from tests.support.client import Client, connect
 from tests.support.events import OLD_SECRET, SECRET
 from tests.support.receiver import Receiver, receiving, verified
-from tests.support.service import Service
+from tests.support.service import STOP_SECONDS_MAX, Service
 
 ACCOUNTS = 12
 EVENTS_EACH = 4
@@ -117,6 +120,36 @@ async def test_a_service_that_is_killed_in_the_middle_loses_nothing_and_keeps_th
         for ids in of_account.values():
             assert list(dict.fromkeys(ids)) == [event for event in events if event in ids]
             assert ids == sorted(ids, key=events.index), "none is sent again once a later one was sent"
+
+
+async def test_a_service_that_dies_between_an_answer_and_its_record_sends_again_under_the_same_id(
+    database: ConnectionUrls, services: Services, tmp_path: Path
+) -> None:
+    """What was acknowledged and not recorded comes a second time, everything else once, and nothing is lost (V3)."""
+    async with receiving() as receiver:
+        hooks = endpoints_file(tmp_path, receiver, "/ok")
+        options = ("--database-url", database.service, "--webhooks", hooks)
+        dying = services(*options, environment={VARIABLE: f"deliver=kill#{ACCOUNTS}"})
+        async with connect(dying) as client:
+            for n in range(ACCOUNTS):
+                await client.open_account(f"a{n}", 10)
+                with contextlib.suppress(aiohttp.ClientError):  # It may be dead by the last of them.
+                    await client.reserve(f"a{n}", "j")
+            assert await asyncio.to_thread(dying.process.wait, STOP_SECONDS_MAX) == -9
+        owner = await asyncpg.connect(database.owner)
+        await until(owner, "select count(*) = 1 from pg_stat_activity where datname = current_database()")
+        recorded = await owner.fetch("select id from ledger.deliveries where status = 'delivered'")
+        await owner.execute("update ledger.deliveries set claimed_until = now() where claimed_until > now()")
+        async with connect(services(*options)) as client:
+            events = await told(client)
+            assert len(events) == ACCOUNTS
+            await until(owner, f"select count(*) = {ACCOUNTS} from ledger.deliveries where status = 'delivered'")
+        await owner.close()
+    times = Counter(receiver.ids("/ok"))
+    assert set(times) == set(events)
+    assert all(times[row["id"]] == 1 for row in recorded)
+    assert max(times.values()) == 2, "what it died with was answered and not recorded"
+    assert len({request.body for request in receiver.requests}) == ACCOUNTS, "an id always comes with the same bytes"
 
 
 async def run(*arguments: str) -> tuple[int, str]:

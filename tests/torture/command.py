@@ -22,12 +22,13 @@ from rich.console import Console
 from ledger.embedded import EmbeddedPostgres
 from tests.torture.plan import EMBEDDED, FAULTS, faults
 from tests.torture.rounds import Report, audit_all, play
-from tests.torture.stage import replicas_on, running_postgres, service_with_its_own, small_disk
+from tests.torture.stage import FAKETIME, replicas_on, running_postgres, service_with_its_own, small_disk
 
 ROUND_FAULTS: Final = 25
 EMBEDDED_EVERY: Final = 5
 """Every so-manieth round is of a service that runs its own PostgreSQL."""
-REPLICAS: Final = (1, 2, 2, 3, 3, 4)
+REPLICAS: Final = (2, 3, 4)
+"""How many services a round may run on one PostgreSQL; which, is drawn."""
 DISK_MEGABYTES: Final = 4_096
 DIFFERENCES_SHOWN: Final = 40
 DIFFERENCE_WIDTH: Final = 1_000
@@ -41,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--seed", default=secrets.token_hex(4), help="of an earlier run, to repeat its plan")
     options.add_argument("--kills", type=int, default=500, help="how many processes are to be killed")
     options.add_argument("--minutes", type=float, default=60, help="after which no further round begins")
-    options.add_argument("--replicas", type=int, choices=[1, 2, 3, 4], help="as many in every round")
+    options.add_argument("--replicas", type=int, choices=[1, *REPLICAS], help="as many in every round")
     options.add_argument("--callers", type=int, default=12, help="how many ask at a time")
     options.add_argument("--keep", action="store_true", help="keep what the services and PostgreSQL wrote")
     return options
@@ -53,6 +54,8 @@ async def torture(options: argparse.Namespace, folder: Path) -> Report:
     with small_disk(folder, DISK_MEGABYTES, _succeeds) as disk:
         if disk is None:
             console.print("the disk is not filled: only root can mount one that is small enough")
+        if FAKETIME is None:
+            console.print("no clock runs off: libfaketime is not installed")
         place = disk or folder
         place.chmod(0o711)
         async with running_postgres(place / "postgres", Path(programs) if programs else None) as postgres:
@@ -87,7 +90,8 @@ async def _rounds(options: argparse.Namespace, folder: Path, postgres: EmbeddedP
 
 
 def _possible(disk: Path | None) -> frozenset[str]:
-    return frozenset(FAULTS) - (frozenset() if disk else {"fill_disk"})
+    left_out = {"fill_disk": disk is None, "skew_clock": FAKETIME is None}
+    return frozenset(name for name in FAULTS if not left_out.get(name))
 
 
 def _succeeds(command: list[str]) -> bool:

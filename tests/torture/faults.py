@@ -13,7 +13,7 @@ from typing import Final
 import asyncpg
 import psutil
 
-from tests.torture.plan import Fault
+from tests.torture.plan import CLOCKS, Fault
 from tests.torture.stage import START_SECONDS_MAX, Replica, Stage
 
 MIGRATION_LOCK: Final = 0x6C656467_6D696772
@@ -21,7 +21,7 @@ MIGRATION_LOCK: Final = 0x6C656467_6D696772
 
 CONNECTIONS_TRIED: Final = 200
 FILL_CHUNK: Final = 2**20
-FAILPOINT_SECONDS_MAX: Final = 5.0
+FAILPOINT_SECONDS_MAX: Final = 10.0
 
 
 class Faults:
@@ -74,6 +74,12 @@ class Faults:
                 while replica.starts < starts + 2:  # noqa: ASYNC110 - of another process
                     await asyncio.sleep(0.05)
         return replica.starts >= starts + 2  # Else it is as alive as ever, and dies some time later.
+
+    async def skew_clock(self, fault: Fault) -> bool:
+        """The system clock of a service runs off, from its next start to its last: the ledger's is the database's."""
+        replica = self._replica(fault)
+        replica.clock = CLOCKS[fault.turn % len(CLOCKS)]
+        return replica.signal(signal.SIGTERM)
 
     # -- PostgreSQL ---------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ledger.failpoints import POINTS
+from ledger.failpoints import BATCH_POINTS
 
 KILLS: Final = frozenset({"kill_service", "kill_postgres", "kill_backend", "failpoint"})
 """The faults by which a process dies."""
@@ -29,13 +29,20 @@ FAULTS: Final[Mapping[str, int]] = {
     "fill_disk": 3,
     "exhaust": 3,
     "migrate": 3,
+    "skew_clock": 3,
 }
 """Every fault, and how often it is drawn. `faults.py` has a method of each name."""
+
+SERVICES: Final = frozenset({"kill_service", "failpoint", "stop_service", "freeze_service", "migrate", "skew_clock"})
+"""What happens to services while others on the same PostgreSQL go on."""
 
 EMBEDDED: Final = frozenset(
     {"kill_service", "kill_postgres", "kill_backend", "failpoint", "stop_service", "freeze_service", "freeze_postgres"}
 )
 """What can happen to a service that runs its own PostgreSQL: nothing stands between the two."""
+
+CLOCKS: Final = ("-400d", "-31d", "-1h", "-20s", "+20s", "+1h", "+31d", "+400d")
+"""How far a system clock can be off: by a hold, an hour, a month, and longer than anything is kept."""
 
 GAP_SECONDS: Final = (0.05, 0.6)
 HOLD_SECONDS: Final = (0.3, 1.5)
@@ -75,6 +82,6 @@ def faults(seed: str, allowed: Sequence[str]) -> Iterator[Fault]:
             hold_seconds=round(rng.uniform(*HOLD_SECONDS), 3),
             pick=rng.random(),
             settled=rng.random() < 0.7,
-            point=rng.choice(POINTS),
+            point=rng.choice(BATCH_POINTS),
             turn=rng.randint(1, 30),
         )

@@ -25,6 +25,9 @@ START_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 40.0
 RESTART_PAUSE_SECONDS: Final = 0.1
 
+FAKETIME: Final = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
+"""The library that makes a process see another time, where it is installed (Debian: libfaketime)."""
+
 WAL_SIZE_MAX: Final = "64MB"
 """So little that a small disk is enough: it is reached all the time, which is a test of its own."""
 
@@ -32,7 +35,7 @@ WAL_SIZE_MAX: Final = "64MB"
 class Replica:
     """One service, under a supervisor that starts it again as soon as it has ended: always on the same port."""
 
-    def __init__(self, folder: Path, options: tuple[str, ...], tokens: dict[Role, str]) -> None:
+    def __init__(self, folder: Path, options: tuple[str, ...], tokens: dict[Role, str], clock: str = "") -> None:
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / f"service-{self.port}.log"
@@ -41,6 +44,8 @@ class Replica:
         self.starts = 0
         self.failpoint = ""
         """What is armed at the next start, and only then."""
+        self.clock = clock
+        """How far the system clock is off that it sees from its next start on, such as `+40d`."""
         self.armed = False
         """Whether the process that runs was started so."""
         self._options = options
@@ -98,6 +103,8 @@ class Replica:
         if self.armed:
             environment[VARIABLE] = self.failpoint
             self.failpoint = ""
+        if self.clock:
+            environment |= _faking(self.clock)
         program = Path(sys.executable).with_name("gateway-ledger")
         self.starts += 1
         with self.log.open("ab") as log:
@@ -189,6 +196,12 @@ def _environment(tokens: dict[Role, str], port: int) -> dict[str, str]:
 _KEPT: Final = ("LEDGER_POSTGRES_BIN",)
 
 
+def _faking(clock: str) -> dict[str, str]:
+    """Return what lets a process see another date, while what it waits for takes as long as ever."""
+    assert FAKETIME is not None
+    return {"LD_PRELOAD": str(FAKETIME), "FAKETIME": clock, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+
+
 def _new_tokens() -> dict[Role, str]:
     return {role: new_token(role) for role in Role}
 
@@ -215,13 +228,13 @@ async def running_postgres(folder: Path, programs: Path | None) -> AsyncIterator
 
 
 @contextlib.asynccontextmanager
-async def replicas_on(postgres: EmbeddedPostgres, folder: Path, count: int) -> AsyncIterator[Stage]:
-    """Run so many services on one PostgreSQL, all through one proxy."""
+async def replicas_on(postgres: EmbeddedPostgres, folder: Path, count: int, clock: str = "") -> AsyncIterator[Stage]:
+    """Run so many services on one PostgreSQL, all through one proxy; their clocks may be off."""
     proxy = Proxy(postgres.place.socket_dir / ".s.PGSQL.5432")
     port = await proxy.start()
     tokens = _new_tokens()
     options = ("--database-url", f"postgresql://ledger_service@127.0.0.1:{port}/ledger")
-    replicas = [Replica(folder, options, tokens) for _ in range(count)]
+    replicas = [Replica(folder, options, tokens, clock) for _ in range(count)]
     try:
         yield await _started(Stage(postgres, proxy, replicas))
     finally:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +18,9 @@ import pytest
 from tests.support.client import Client
 from tests.torture.faults import Faults
 from tests.torture.load import Command, Json, Load
-from tests.torture.plan import EMBEDDED, FAULTS, KILLS, Fault, faults
+from tests.torture.plan import EMBEDDED, FAULTS, KILLS, SERVICES, Fault, faults
 from tests.torture.rounds import play
-from tests.torture.stage import replicas_on, running_postgres, service_with_its_own, small_disk
+from tests.torture.stage import FAKETIME, replicas_on, running_postgres, service_with_its_own, small_disk
 from tests.torture.verify import Told
 
 SEED: Final = "suite"
@@ -56,24 +58,45 @@ def test_there_is_everything_that_a_plan_can_name() -> None:
 
 
 @pytest.mark.timeout(400)
-async def test_replicas(open_dir: Path, programs: Path | None) -> None:
-    """Two services on one PostgreSQL, with a proxy between them, on a disk that can be filled where that may be."""
+@pytest.mark.parametrize(("count", "some"), [(2, frozenset(FAULTS)), (4, SERVICES | {"kill_postgres", "exhaust"})])
+async def test_replicas(count: int, some: frozenset[str], open_dir: Path, programs: Path | None) -> None:
+    """Services on one PostgreSQL, with a proxy between them, on a disk that can be filled where that may be."""
     with small_disk(open_dir, DISK_MEGABYTES, succeeds) as disk:
-        names = [name for name in FAULTS if disk is not None or name != "fill_disk"]
+        needs = {"fill_disk": disk, "skew_clock": FAKETIME}
+        left_out = {name for name in some & needs.keys() if needs[name] is None}
+        names = [name for name in FAULTS if name in some - left_out]
         (disk or open_dir).chmod(0o711)
         async with (
             running_postgres((disk or open_dir) / "postgres", programs) as postgres,
-            replicas_on(postgres, open_dir, 2) as stage,
+            replicas_on(postgres, open_dir, count) as stage,
         ):
             stage.small_disk = disk
             report = await play(stage, each_once(names), len(names), SEED, "a", CALLERS)
     assert report.differences == []
-    assert report.kills >= 3
-    assert set(report.hits) >= {"cut", "swallow", "delay", "stall", "refuse", "freeze_service"}
+    assert report.kills >= 2
+    assert set(report.hits) >= some & {"cut", "swallow", "delay", "stall", "refuse", "freeze_service", "exhaust"}
     assert report.commands > 100
     assert report.repeated
-    if disk is None:
-        pytest.skip("all but the full disk: only root can mount one that is small enough")
+    if left_out:
+        pytest.skip(f"all but {', '.join(left_out)}: that takes root, who can mount a small disk, and libfaketime")
+
+
+async def test_a_clock_can_run_off(open_dir: Path, programs: Path | None) -> None:
+    """What the fault does: the service's date is another, and the ledger's is not (T3)."""
+    if FAKETIME is None:
+        pytest.skip("libfaketime is not installed")
+    async with (
+        running_postgres(open_dir / "postgres", programs) as postgres,
+        replicas_on(postgres, open_dir, 1, clock="+400d") as stage,
+        aiohttp.ClientSession() as session,
+    ):
+        client = Client(session, stage.replicas[0])
+        shown = (await client.get("/v1/clock")).body["now"]
+        assert (await client.get("/v1/accounts/nobody")).status == 404  # which is logged
+    (line,) = [line for line in stage.replicas[0].log.read_text().splitlines() if '"status":404' in line]
+    now = datetime.now(UTC)
+    assert abs(datetime.fromisoformat(shown) - now) < timedelta(days=1)
+    assert abs(datetime.fromisoformat(json.loads(line)["timestamp"]) - now) > timedelta(days=399)
 
 
 @pytest.mark.timeout(400)

@@ -23,7 +23,7 @@ def test_nothing_is_armed_unless_it_was_asked_for(environment: dict[str, str]) -
     arm(environment)
     assert failpoints.reached is before
     for point in failpoints.POINTS:
-        failpoints.reached(point)  # type: ignore[arg-type] # each is one
+        failpoints.reached(point)
 
 
 def fails(point: failpoints.Point) -> bool:
@@ -52,4 +52,11 @@ def test_what_cannot_be_understood_is_refused(text: str) -> None:
     before = failpoints.reached
     with pytest.raises(FailpointError, match=f"^{VARIABLE}: .*prefetch, decide, write, commit, answer"):
         arm({VARIABLE: text})
+    assert failpoints.reached is before
+
+
+def test_a_point_that_is_named_twice_is_refused() -> None:
+    before = failpoints.reached
+    with pytest.raises(FailpointError, match=f"^{VARIABLE}: write is named twice"):
+        arm({VARIABLE: "write=raise#1, commit=raise, write=kill#2"})
     assert failpoints.reached is before
