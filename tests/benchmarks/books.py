@@ -30,6 +30,7 @@ CREDITS: Final = 10**12
 WIDE_OPEN: Final[dict[Environment, QuotaChange | None]] = {
     "live": QuotaChange(max_requests=1_000_000, max_calls=1_000_000)
 }
+BOTH_WIDE_OPEN: Final[dict[Environment, QuotaChange | None]] = {**WIDE_OPEN, "test": WIDE_OPEN["live"]}
 
 
 def names(prefix: str, count: int) -> list[str]:
@@ -37,9 +38,13 @@ def names(prefix: str, count: int) -> list[str]:
     return [f"{prefix}-{number}" for number in range(1, count + 1)]
 
 
-async def open_accounts(service_url: str, account_ids: Sequence[str]) -> None:
+async def open_accounts(
+    service_url: str,
+    account_ids: Sequence[str],
+    quotas: dict[Environment, QuotaChange | None] = WIDE_OPEN,
+) -> None:
     """Open accounts with credits and ceilings that no load reaches."""
-    change = PolicyChange(module_enabled=True, quotas=WIDE_OPEN)
+    change = PolicyChange(module_enabled=True, quotas=quotas)
     await _carry_out(service_url, [PutAccount(account_id=account_id, change=change) for account_id in account_ids])
     grant = partial(PutGrant, grant_id="opening", kind="purchase", credits=CREDITS)
     await _carry_out(service_url, [grant(account_id=account_id) for account_id in account_ids])

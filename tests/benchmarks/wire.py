@@ -28,10 +28,15 @@ class Requests:
         head = (
             f" HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n".encode()
         )
+        self._head = head
         self._settle_head = b"POST /v1/accounts/%b/jobs/%b/settle" + head + b"Content-Length: "
         self._batch_head = b"POST /v1/batch" + head + b"Content-Length: "
         self._reserve = b"PUT /v1/accounts/%b/jobs/%b" + _with_body(head, _RESERVE_BODY)
         self._settle = b"POST /v1/accounts/%b/jobs/%b/settle" + _with_body(head, _SETTLE_BODY)
+
+    def request(self, method: str, path: str, body: bytes) -> bytes:
+        """Send any body anywhere."""
+        return f"{method} {path}".encode() + _with_body(self._head, body)
 
     def reserve(self, job: Job) -> bytes:
         """Reserve one text turn."""
