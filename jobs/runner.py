@@ -39,7 +39,8 @@ on conflict (name) do update set started_at = $2, finished_at = null, counts = n
 """
 END: Final = """
 update ledger.sweeps set finished_at = $3, counts = $4, error = $5,
-    succeeded_at = case when $5::text is null then $3 else succeeded_at end
+    succeeded_at = case when $5::text is null then $3 else succeeded_at end,
+    succeeded_counts = case when $5::text is null then $4 else succeeded_counts end
 where name = $1 and started_at = $2
 """
 LAST: Final = "select name, started_at, finished_at, succeeded_at, counts, error from ledger.sweeps"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +15,7 @@ from rich.console import Console
 
 from ledger.embedded import EmbeddedPostgresError
 from ledger.failpoints import FailpointError, arm
+from ledger.log_lines import ByThread
 from ledger.logs import configure_logs
 from ledger.settings import Settings, SettingsError, load_settings
 from ledger.tokens import Role, hash_of, new_token, variable_of
@@ -47,6 +50,7 @@ def main() -> None:
 @_setting("--no-sweeps", is_flag=True, help="Run sweeps only when asked.")
 def serve(**options: object) -> None:
     """Run the service, with its own PostgreSQL unless --database-url is given."""
+    from ledger import metrics
     from ledger.app import running_app
     from ledger.database import MigrationError
     from ledger.serve import ServiceStartError
@@ -54,15 +58,17 @@ def serve(**options: object) -> None:
     from pricing.catalog import InvalidCatalog
 
     settings = _settings(options)
-    configure_logs(settings.log_format, settings.log_level)
+    lines = ByThread(sys.stderr.buffer, metrics.LOG_LINES_DROPPED.inc)
+    configure_logs(settings.log_format, settings.log_level, lines=lines)
     try:
         arm(os.environ)
+        uvloop.run(run(settings, running_app, _announce))
     except FailpointError as error:
         raise click.UsageError(str(error)) from error
-    try:
-        uvloop.run(run(settings, running_app, _announce))
     except (EmbeddedPostgresError, InvalidCatalog, MigrationError, ServiceStartError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
+    finally:
+        lines.flush()
 
 
 @main.command()
@@ -108,7 +114,7 @@ def sweep(name: str, **options: object) -> None:
     if settings.database_url is None:
         raise click.UsageError("give --database-url; a service with its own PostgreSQL answers POST /v1/sweeps/NAME")
     try:
-        uvloop.run(run_sweep(settings, name, running_services))
+        uvloop.run(run_sweep(settings, name, partial(running_services, tends_mirror=False)))
     except SweepUnknown as error:
         raise click.UsageError(str(error)) from error
     except (InvalidCatalog, SettingsError, SweepNotDone) as error:

@@ -12,24 +12,28 @@ import sys
 import time
 import traceback
 from datetime import UTC, datetime
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import asyncpg
 import msgspec
 import structlog
 from structlog.types import EventDict, Processor, WrappedLogger
 
+from ledger.log_lines import AtOnce, Lines
+
 _QUIET: Final = ("alembic", "apscheduler", "uvicorn", "litestar")
 """Libraries of whose doings nobody needs to hear unless they go wrong."""
 
 
-def configure_logs(format: str = "auto", level: str = "info") -> None:
+def configure_logs(format: str = "auto", level: str = "info", *, lines: Lines | None = None) -> None:
     """Sets up `structlog` and the standard library's logging, once, before anything is logged.
 
     Args:
         format: `json`, `console`, or `auto`: for a reader where standard error is a terminal, else JSON.
         level: the least level that is shown.
+        lines: where lines go; without it, to standard error at once.
     """
+    lines = lines or AtOnce(sys.stderr.buffer)
     console = format == "console" or (format == "auto" and sys.stderr.isatty())
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[Processor] = [
@@ -41,10 +45,10 @@ def configure_logs(format: str = "auto", level: str = "info") -> None:
     structlog.configure(
         processors=[*shared, render],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=lambda *_: _Lines(sys.stderr.buffer),
+        logger_factory=lambda *_: lines,
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Handler(lines)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
@@ -73,21 +77,18 @@ class _Clock:
         return event
 
 
-class _Lines:
-    """Writes whole lines to a stream, at once; one that cannot be written is lost."""
+class _Handler(logging.Handler):
+    """Passes on what libraries log."""
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
+    def __init__(self, lines: Lines) -> None:
+        super().__init__()
+        self._lines = lines
 
-    def msg(self, line: bytes) -> None:
-        """Write a line."""
+    def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._stream.write(line + b"\n")
-            self._stream.flush()
-        except (OSError, ValueError):  # Full, gone or closed: there is nowhere to say so.
-            pass
-
-    debug = info = warning = error = exception = critical = msg
+            self._lines.msg(self.format(record).encode())
+        except Exception:  # noqa: BLE001 - the standard library's way: whoever logs does not fail
+            self.handleError(record)
 
 
 _encode: Final = msgspec.json.Encoder(enc_hook=repr).encode

@@ -115,6 +115,9 @@ def _read(name: str, text: str, labels: Sequence[str] = ()) -> ReadGauge:
 
 
 BUILD: Final = _gauge("ledger_build_info", "1, with the version that is running.", ["version"])
+LOG_LINES_DROPPED: Final = _counter(
+    "ledger_log_lines_dropped_total", "Lines of the log that were dropped, since nobody took those before them."
+)
 
 # -- HTTP ----------------------------------------------------------------------------------------------------------
 
@@ -321,18 +324,31 @@ SWEEP_COUNTS: Final = _read(
     "ledger_sweep_last_items", "What the last run of each sweep did, by what it counts.", ["sweep", "item"]
 )
 AUDIT_DISCREPANCIES: Final = _read(
-    "ledger_audit_discrepancies", "What the last audit that ended found wrong: anything above 0 is an alert."
+    "ledger_audit_discrepancies",
+    "What the last audit that came to its end found wrong, whatever became of later ones: above 0 is an alert.",
 )
 
 # -- Redis, where there is one -------------------------------------------------------------------------------------
 
 
-def _shown(name: str, text: str) -> ReadGauge:
-    DEFINITIONS.append(Definition(name, "gauge", (), text))
-    return ReadGauge(name, text, ())
+def _shown(name: str, text: str, labels: Sequence[str]) -> ReadGauge:
+    DEFINITIONS.append(Definition(name, "gauge", tuple(labels), text))
+    return ReadGauge(name, text, labels)
 
 
-REDIS_UP: Final = _shown("ledger_redis_up", "1 if Redis did what it was last asked, else 0; absent without one.")
+REDIS_UP: Final = _shown(
+    "ledger_redis_up",
+    "1 if Redis did what each work (streams, balances, walk, deleted) last asked, else 0; absent without one.",
+    ["work"],
+)
+REDIS_SUCCESS: Final = _shown(
+    "ledger_redis_last_success_timestamp_seconds",
+    "When each work in Redis began that last came to its end: nothing of before is left to publish; 0 if none did.",
+    ["work"],
+)
+REDIS_WAITING: Final = _gauge(
+    "ledger_redis_waiting_balances", "Accounts whose balances this process has yet to publish in Redis."
+)
 REDIS_PUBLISHED: Final = _counter(
     "ledger_redis_published_total", "What this process published in Redis: an event or a balance.", ["what"]
 )

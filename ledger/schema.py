@@ -511,6 +511,7 @@ sweeps: Final = Table(
     _instant("succeeded_at", nullable=True),
     Column("counts", JSON),
     Column("error", Text),
+    Column("succeeded_counts", JSON, comment="what the run did that succeeded last"),
     PrimaryKeyConstraint("name", name="sweeps_pkey"),
     comment="the last run of each sweep",
 )

@@ -8,6 +8,7 @@ import gc
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,11 +17,12 @@ import msgspec
 import uvicorn
 from litestar.types import ASGIApp
 
+from ledger.api.edge import no_http
 from ledger.database import EmptyDatabaseError, NotMigratedError, check_migrated, migrate
 from ledger.embedded import EmbeddedPostgres, prepare_data_dir
 from ledger.settings import Settings, SettingsError
 from ledger.tokens import development_tokens
-from ledger.wire import Protocol, check_all
+from ledger.wire import check_all, refusing
 
 GRACEFUL_SECONDS_MAX: Final = 30
 """How long requests that were accepted may take once the service is told to stop."""
@@ -68,7 +70,7 @@ async def serve(
         with _listener(settings) as listener:
             started = Started(url=_url(listener), data_dir=data_dir, tokens_file=tokens_file)
             async with _database(settings) as ready, running_app(ready) as app:
-                await _answer(listener, app, stopper, lambda: on_started(started))
+                await _answer(listener, app, ready.doc_base_url, stopper, lambda: on_started(started))
     except asyncio.CancelledError:
         if not stopper.asked:
             raise
@@ -120,11 +122,13 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-async def _answer(listener: socket.socket, app: ASGIApp, stopper: _Stopper, on_started: Callable[[], None]) -> None:
+async def _answer(
+    listener: socket.socket, app: ASGIApp, doc_base: str, stopper: _Stopper, on_started: Callable[[], None]
+) -> None:
     config = uvicorn.Config(
         app,
         loop="none",  # It runs in the loop that is running.
-        http=Protocol,
+        http=refusing(partial(no_http, doc_base=doc_base)),
         ws="none",
         lifespan="off",
         access_log=False,

@@ -7,8 +7,8 @@ answer, since nobody listens. Of what is no body, a head without an end for inst
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -121,6 +121,28 @@ class Protocol(HttpToolsProtocol):
         """Note that it does again."""
         self._held_up_since = None
         super().resume_writing()
+
+
+class Refusal(NamedTuple):
+    """What bytes that are no HTTP are answered with, beside the status 400."""
+
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
+def refusing(refusal: Callable[[str], Refusal]) -> type[Protocol]:
+    """Return the protocol that answers bytes that are no HTTP with a refusal, given what is wrong with them."""
+
+    class Refusing(Protocol):
+        def send_400_response(self, msg: str) -> None:
+            """Refuse, and close the connection: where a next request would begin is not known."""
+            headers, body = refusal(msg)
+            own = [(b"content-length", b"%d" % len(body)), (b"connection", b"close")]
+            lines = [b"%s: %s" % header for header in (*self.server_state.default_headers, *headers, *own)]
+            self.transport.write(b"\r\n".join([b"HTTP/1.1 400 Bad Request", *lines, b"", body]))
+            self.transport.close()
+
+    return Refusing
 
 
 def check_all(connections: Iterable[object], now: float) -> None:

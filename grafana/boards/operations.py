@@ -389,12 +389,13 @@ def _batches() -> list[AnyPanel]:
         graph(
             "Retries, failures, turned away",
             "ops",
-            """Batches run again, by reason, batches given up, and commands turned away because the queue was full.
-            Deadlocks now and then are harmless; many mean that something else locks the ledger's tables. `defect` is a
-            bug: the log names the command.""",
+            """Batches run again, by reason, batches given up, commands turned away because the queue was full, and
+            requests turned away because too many were under way. Deadlocks now and then are harmless; many mean that
+            something else locks the ledger's tables. `defect` is a bug: the log names the command.""",
             prom(f"sum by (reason) (rate(ledger_batch_retries_total{{{HERE}}}{RATE}))", "again: {{reason}}"),
             prom(f"sum by (reason) (rate(ledger_batch_failures_total{{{HERE}}}{RATE}))", "given up: {{reason}}"),
-            prom(f"sum(rate(ledger_queue_full_total{{{HERE}}}{RATE}))", "turned away"),
+            prom(f"sum(rate(ledger_queue_full_total{{{HERE}}}{RATE}))", "commands turned away"),
+            prom(f"sum(rate(ledger_requests_shed_total{{{HERE}}}{RATE}))", "requests turned away"),
         ),
     ]
 
@@ -443,8 +444,8 @@ def _books() -> list[AnyPanel]:
         figure(
             "Discrepancies of the last audit",
             "none",
-            """What the last audit that ended found wrong with the books. Anything above 0 is an incident: run
-            `gateway-ledger audit`, which names each, and change nothing before it is understood.""",
+            """What the last audit that came to its end found wrong with the books, until another does. Above 0 it is an
+            incident: run `gateway-ledger audit`, which names each, and change nothing before it is understood.""",
             prom("max(ledger_audit_discrepancies)", instant=True),
             limit=Limit(1),
             nothing="no audit yet",
@@ -598,8 +599,8 @@ def _outbox() -> list[AnyPanel]:
         figure(
             "Redis",
             "none",
-            """Whether every chosen replica reached Redis last; nothing where none is configured. Away: the ledger works
-            on without it, and what would have been published is caught up later.""",
+            """Whether Redis did what every chosen replica asked of it last; nothing where none is configured. Away, or
+            it refuses: the ledger works on without it, and what would have been published is caught up later.""",
             prom(f"min(ledger_redis_up{{{HERE}}})", instant=True),
             limit=Limit(1, low=True),
             words={"0": "away", "1": "there"},
@@ -612,6 +613,27 @@ def _outbox() -> list[AnyPanel]:
             `LEDGER_REDIS_URL`, its memory (`maxmemory`), its rights.""",
             prom(f"sum by (what) (rate(ledger_redis_published_total{{{HERE}}}{RATE}))", "{{what}}"),
             prom(f"sum(rate(ledger_redis_failures_total{{{HERE}}}{RATE}))", "failed"),
+        ),
+        graph(
+            "How far Redis is behind",
+            "s",
+            """Time since everything there was to publish had been, at the replica that is worst off: events in streams,
+            balances of what it committed. A second or two is usual. More: see *Redis*, and the log for `redis_away` and
+            `redis_put_off`.""",
+            prom(
+                f"""time() - min by (work)
+                (ledger_redis_last_success_timestamp_seconds{{{HERE}, work=~"streams|balances"}})""",
+                "{{work}}",
+            ),
+            limit=Limit(300),
+        ),
+        graph(
+            "Balances that wait for Redis",
+            "short",
+            """Accounts whose balances have yet to be published, of each replica. It falls to 0 again and again; if it
+            only grows, Redis refuses or is away. Past 50,000 they are dropped, and a walk through all accounts makes up
+            for them.""",
+            prom(f"ledger_redis_waiting_balances{{{HERE}}}", "{{instance}}"),
         ),
     ]
 
@@ -627,6 +649,7 @@ def _processes() -> list[AnyPanel]:
                 f"rate(process_cpu_seconds_total{{{HERE}}}{RATE}) and on (instance) ledger_build_info{{{HERE}}}",
                 "{{instance}}",
             ),
+            width=6,
         ),
         graph(
             "Memory",
@@ -636,6 +659,7 @@ def _processes() -> list[AnyPanel]:
             prom(
                 f"process_resident_memory_bytes{{{HERE}}} and on (instance) ledger_build_info{{{HERE}}}", "{{instance}}"
             ),
+            width=6,
         ),
         graph(
             "Version and uptime",
@@ -647,5 +671,14 @@ def _processes() -> list[AnyPanel]:
                 * on (instance) group_left (version) ledger_build_info{{{HERE}}}""",
                 "{{instance}} {{version}}",
             ),
+            width=6,
+        ),
+        graph(
+            "Lines of the log dropped",
+            "ops",
+            """Lines a second that were logged and dropped, since whatever reads standard error took none. The service
+            does not wait for it; what happened meanwhile is in no log. Look at the log collector, and its disk.""",
+            prom(f"sum by (instance) (rate(ledger_log_lines_dropped_total{{{HERE}}}{RATE}))", "{{instance}}"),
+            width=6,
         ),
     ]

@@ -18,7 +18,9 @@ from litestar.types import Receive, Scope, Send
 
 from ledger import metrics, tracing
 from ledger.api.bodies import IDENTIFIER
-from ledger.api.http import header
+from ledger.api.errors import answer_of, invalid
+from ledger.api.http import encode, header
+from ledger.wire import Refusal
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, HTTPScope, Message
@@ -59,7 +61,7 @@ class Edge:
             return
         begun = time.perf_counter()
         given = header(scope, b"x-request-id")
-        request_id = given if given and _REQUEST_ID.fullmatch(given) else f"req_{_PROCESS}{next(_numbers):08x}"
+        request_id = given if given and _REQUEST_ID.fullmatch(given) else _new_request_id()
         scope.setdefault("state", {})["request_id"] = request_id
         status = 500
 
@@ -114,3 +116,14 @@ class Edge:
 
 
 _NAMES: Final = (("account", "account_id"), ("job", "job_id"))
+
+
+def no_http(message: str, doc_base: str) -> Refusal:
+    """Return what bytes are answered with that are no HTTP, and so no request that the edge sees (E1)."""
+    request_id = _new_request_id()
+    answer = answer_of(invalid(f"HTTP: {message}"), request_id, doc_base)
+    return Refusal([(b"content-type", b"application/json"), (b"x-request-id", request_id.encode())], encode(answer))
+
+
+def _new_request_id() -> str:
+    return f"req_{_PROCESS}{next(_numbers):08x}"

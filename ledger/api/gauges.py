@@ -130,9 +130,9 @@ class Gauges:
         metrics.SWEEP_COUNTS.show(
             {(name, item): count for name, sweep in self._ended.items() for item, count in sweep.counts.items()}
         )
-        audited = self._ended.get("audit")
-        if audited is not None and not audited.failed:
-            metrics.AUDIT_DISCREPANCIES.show({(): audited.counts.get("discrepancies", 0)})
+        audit = state.sweeps.get("audit")
+        if audit is not None and "discrepancies" in audit.succeeded_counts:
+            metrics.AUDIT_DISCREPANCIES.show({(): audit.succeeded_counts["discrepancies"]})
 
 
 def _show_money(state: State) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -136,20 +137,26 @@ class Balances:
         if len(self._waiting) > self._waiting_max:
             self._waiting.clear()
             self._is_walk_due = True
+        metrics.REDIS_WAITING.set(len(self._waiting))
 
     async def publish(self) -> bool:
-        """Publish what waits, until nothing is left; what fails waits on, unless something newer does."""
-        has_asked = False
-        while page := self._take():
+        """Publish what waits, but not without end what comes meanwhile; return whether there was anything.
+
+        What fails waits on, unless something newer does.
+        """
+        pages = math.ceil(len(self._waiting) / PAGE)
+        for _ in range(pages):
+            page = self._take()
             try:
                 await self._publish_page(page)
             except BaseException:
                 for state in page:
                     self._waiting.setdefault(state.account_id, state)
                 raise
-            has_asked = True
+            finally:
+                metrics.REDIS_WAITING.set(len(self._waiting))
             await asyncio.sleep(GATHER_SECONDS)
-        return has_asked
+        return pages > 0
 
     def _take(self) -> list[State]:
         names = [name for name, _ in zip(self._waiting, range(PAGE), strict=False)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import structlog
@@ -23,7 +23,6 @@ ANSWER_SECONDS_MAX: Final = 2.0
 """How long connecting, and each answer, may take."""
 
 RETRIES: Final = 2
-HEALTH_CHECK_SECONDS: Final = 15
 PAUSE_SECONDS: Final = 1.0
 """How long work rests that has failed, in Redis or in the database."""
 
@@ -47,7 +46,7 @@ def connect(url: str) -> Redis:
             protocol=2,
             socket_connect_timeout=ANSWER_SECONDS_MAX,
             socket_timeout=ANSWER_SECONDS_MAX,
-            health_check_interval=HEALTH_CHECK_SECONDS,
+            health_check_interval=0,  # It would connect within connecting, again and again, to a Redis that hangs.
             retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES),
         )
         pool.make_connection()  # Options that there are not are refused only here.
@@ -59,26 +58,36 @@ def connect(url: str) -> Redis:
 
 
 class Health:
-    """Whether Redis answers, as the log and the metrics tell it: a change at once, what lasts now and then."""
+    """How each work in Redis fares, as the log and the metrics tell it: a change at once, what lasts now and then.
 
-    def __init__(self) -> None:
-        self._up: bool | None = None
+    Of each on its own: a Redis that is full answers who only reads, and refuses who writes.
+    """
+
+    def __init__(self, works: Iterable[str]) -> None:
+        self._up: dict[tuple[str, ...], float] = {}
+        self._succeeded_at: dict[tuple[str, ...], float] = {(work,): 0 for work in works}
         self._logged_at = -LOG_SECONDS
+        metrics.REDIS_SUCCESS.show(dict(self._succeeded_at))
 
-    def answered(self) -> None:
+    def answered(self, work: str) -> None:
         """Note that Redis carried out what it was asked."""
-        if self._up is False:
-            log.info("redis_back")
-        self._up = True
-        metrics.REDIS_UP.show({(): 1})
+        if self._up.get((work,)) == 0:
+            log.info("redis_back", work=work)
+        self._up[work,] = 1
+        metrics.REDIS_UP.show(dict(self._up))
+
+    def succeeded(self, work: str, begun_at: float) -> None:
+        """Note that work came to its end, whether or not Redis was asked: nothing of before it began is left to do."""
+        self._succeeded_at[work,] = begun_at
+        metrics.REDIS_SUCCESS.show(dict(self._succeeded_at))
 
     def failed(self, work: str, error: Exception) -> None:
         """Note that work failed, and is tried again: Redis is away or refuses, the database is, or it is a defect."""
         redis = isinstance(error, RedisError | OSError)
-        changed = redis and self._up is not False
+        changed = redis and self._up.get((work,)) != 0
         if redis:
-            self._up = False
-            metrics.REDIS_UP.show({(): 0})
+            self._up[work,] = 0
+            metrics.REDIS_UP.show(dict(self._up))
             metrics.REDIS_FAILURES.inc()
         if not changed and time.monotonic() - self._logged_at < LOG_SECONDS:
             return
@@ -121,9 +130,11 @@ class Loop:
         while True:
             is_last = self._stopping.is_set()
             self._awake.clear()
+            begun_at = time.time()
             try:
                 if await self._work():
-                    self._health.answered()
+                    self._health.answered(self._name)
+                self._health.succeeded(self._name, begun_at)
                 rest = self._awake
             except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and tried again
                 self._health.failed(self._name, error)

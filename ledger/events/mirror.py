@@ -23,23 +23,25 @@ STOP_SECONDS_MAX: Final = 1.5
 
 
 class Mirror:
-    """The ledger in a Redis. `start` it before the engine and `stop` it after that, so that it tells of all it did."""
+    """The ledger in a Redis. `start` it before the engine and `stop` it after that, so that it tells of all it did.
 
-    def __init__(self, redis: Redis, reading: Reading, *, prefix: str, stream_length: int) -> None:
+    `tends`: whether it also sees to what others did, by walks through all accounts and after deletions. A process that
+    is there for a moment tells of its own commits alone.
+    """
+
+    def __init__(self, redis: Redis, reading: Reading, *, prefix: str, stream_length: int, tends: bool = True) -> None:
         self._redis = redis
+        self._tends = tends
         self._streams = Streams(redis, reading, prefix=prefix, length=stream_length)
         self._balances = Balances(redis, reading, prefix=prefix)
         self._loops: dict[str, Loop] = {}
 
     async def start(self) -> None:
         """Begin to publish, now or as soon as Redis is there."""
-        health = Health()
-        works = {
-            "streams": self._streams.publish,
-            "balances": self._balances.publish,
-            "walk": self._balances.walk_if_due,
-            "deleted": self._streams.forget_deleted,
-        }
+        works = {"streams": self._streams.publish, "balances": self._balances.publish}
+        if self._tends:
+            works |= {"walk": self._balances.walk_if_due, "deleted": self._streams.forget_deleted}
+        health = Health(works)
         self._loops = {name: Loop(name, work, health) for name, work in works.items()}
 
     async def stop(self) -> None:
@@ -48,6 +50,7 @@ class Mirror:
         await asyncio.gather(*(loop.stop(seconds.get(name, 0)) for name, loop in self._loops.items()))
         await self._redis.aclose()
         metrics.REDIS_UP.forget()
+        metrics.REDIS_SUCCESS.forget()
 
     def committed(self, accounts: Sequence[Account]) -> None:
         """Take over what a batch committed: the engine's hook, which costs a few microseconds for each account."""

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from ledger import schema
 from ledger.core.account import Account
 from ledger.core.timeline import bring_up_to
-from ledger.database import PoolUse, is_away, use_of_engine
+from ledger.database import PoolUse, is_away, may_be_read_later, use_of_engine
 from ledger.store.loading import load_many, load_one
 
 AnyRow = Row[*tuple[Any, ...]]
@@ -51,7 +51,7 @@ class Reading:
     async def snapshot(self) -> AsyncIterator[Snapshot]:
         """Open a snapshot: all that is read within it stood in the database at one moment.
 
-        Raise `DatabaseAway` where the database is not there, or goes away in between.
+        Raise `DatabaseAway` where the database is not there, goes away in between, or lets the read wait too long.
         """
         try:
             async with self._engine.connect() as connection:
@@ -59,6 +59,8 @@ class Reading:
         except Exception as error:
             if is_away(error):
                 raise DatabaseAway("the database is away") from error
+            if may_be_read_later(error):
+                raise DatabaseAway("the database is too busy") from error
             raise
 
 

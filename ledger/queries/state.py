@@ -60,7 +60,12 @@ from ledger.accounts
 where account_id is not null and created_at < $1 and (closed_through is null or closed_through < $2)
 """
 
-SWEEPS: Final = "select name, started_at, finished_at, succeeded_at, counts, error from ledger.sweeps"
+# A service of before there were `succeeded_counts` leaves them as they are: what it did is in `counts` alone.
+SWEEPS: Final = """
+select name, started_at, finished_at, succeeded_at, counts, error,
+    case when finished_at = succeeded_at then counts else succeeded_counts end as succeeded_counts
+from ledger.sweeps
+"""
 
 # What was turned into a delivery and is not through, and what was not even turned into one.
 OUTBOX: Final = """
@@ -114,6 +119,8 @@ class SweepState(msgspec.Struct, frozen=True):
     succeeded_at: datetime | None
     counts: Mapping[str, int]
     failed: bool
+    succeeded_counts: Mapping[str, int]
+    """What the run did that succeeded last, whatever became of those after it."""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,5 +192,15 @@ def _unclosed_since(closed_through: str | None, created_at: datetime | None) -> 
 
 
 def _sweep(row: asyncpg.Record) -> SweepState:
-    counts = {} if row["counts"] is None else msgspec.json.decode(row["counts"], type=dict[str, int])
-    return SweepState(row["started_at"], row["finished_at"], row["succeeded_at"], counts, row["error"] is not None)
+    return SweepState(
+        row["started_at"],
+        row["finished_at"],
+        row["succeeded_at"],
+        _counts(row["counts"]),
+        row["error"] is not None,
+        _counts(row["succeeded_counts"]),
+    )
+
+
+def _counts(text: str | None) -> Mapping[str, int]:
+    return {} if text is None else msgspec.json.decode(text, type=dict[str, int])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from ledger.tokens import Role
@@ -283,3 +285,30 @@ async def test_a_refused_account_is_not_opened(client: Client) -> None:
     body = {"module_enabled": True, "overage": {"enabled": True}}
     assert (await client.call("PUT", "/v1/accounts/never", body)).code == "validation_error"
     assert (await client.get("/v1/accounts/never")).status == 404
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/1.1\r\nno header\r\n\r\n",
+        b"GET /v1/prices HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
+    ],
+    ids=["no request", "no header", "no length"],
+)
+async def test_what_is_no_http_is_answered_as_everything_is(module_server: Service, sent: bytes) -> None:
+    """E1, although no route, and no line of the log, sees it."""
+    host, _, port = module_server.url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(sent)
+    head, _, body = (await asyncio.wait_for(reader.read(), 30)).partition(b"\r\n\r\n")
+    writer.close()
+    status, *lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    error = msgspec.json.decode(body)["error"]
+    assert status == "HTTP/1.1 400 Bad Request"
+    assert (headers["content-type"], headers["content-length"]) == ("application/json", str(len(body)))
+    assert set(error) == {"code", "message", "request_id", "doc_url", "details"}
+    assert error["code"] == "validation_error"
+    assert error["doc_url"].endswith("#validation_error")
+    assert error["request_id"] == headers["x-request-id"]

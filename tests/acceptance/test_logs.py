@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +17,8 @@ import msgspec
 from ledger.embedded import ConnectionUrls
 from ledger.tokens import Role, variable_of
 from tests.support.client import Answer, Client, connect
-from tests.support.service import Service
+from tests.support.scraping import scrape
+from tests.support.service import Service, start_service
 
 SECRET: Final = "CANARY7f3a"
 """It is in every token, query, header and body that is sent; never in a line of the log."""
@@ -144,3 +149,46 @@ async def test_for_a_reader(services: Callable[..., Service], database: Connecti
     assert service.stop() == 0
     line = service.log.read_text().splitlines()[0]
     assert re.search(r"\[info +\] request +account=a .*method=PUT", line), line
+
+
+async def test_nobody_waits_for_whoever_reads_the_log(database: ConnectionUrls, tmp_path: Path) -> None:
+    """A reader that has stopped: more than can wait is logged, and the service answers, counts it, and ends."""
+    reader, writer = os.pipe()
+    options = ("--database-url", database.service, "--simulated-clock")
+    service = start_service(tmp_path, *options, environment={"LEDGER_LOG_LEVEL": "debug"}, stderr=writer)
+    os.close(writer)
+    try:
+        async with connect(service) as client:
+            named = {"X-Request-Id": "x" * 255}
+            for _ in range(320):  # Of 32 lines of half a kilobyte: 5 MB, and a pipe holds 64 KB.
+                answers = await asyncio.gather(*(client.call("GET", "/v1/prices", headers=named) for _ in range(32)))
+                assert {answer.status for answer in answers} == {200}
+            dropped = (await scrape(client)).value("ledger_log_lines_dropped_total")
+        assert 0 < dropped < 5_000
+        assert service.stop() == 0
+    finally:
+        os.close(reader)
+        service.kill()
+
+
+CRASH: Final = """
+import structlog
+import ledger.serve
+from ledger.cli import main
+
+async def crash(*_):
+    structlog.get_logger().info("before")
+    raise RuntimeError("crashed")
+
+ledger.serve.serve = crash
+main(["serve"])
+"""
+
+
+def test_what_was_logged_before_a_crash_is_there() -> None:
+    done = subprocess.run([sys.executable, "-c", CRASH], capture_output=True, text=True, timeout=60, check=False)
+    before, _, after = done.stderr.partition("\n")
+    assert msgspec.json.decode(before)["event"] == "before"
+    assert after.startswith("Traceback")
+    assert after.endswith("RuntimeError: crashed\n")
+    assert done.returncode == 1

@@ -15,14 +15,17 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from ledger.embedded import ConnectionUrls
+from ledger.failpoints import VARIABLE
 from ledger.tokens import Role, variable_of
 from tests.support.client import Client, connect
 from tests.support.mirror import until
 from tests.support.redis import RedisServer, running_redis
-from tests.support.service import Service
+from tests.support.scraping import scrape
+from tests.support.service import STOP_SECONDS_MAX, Service
 
 PROGRAM = str(Path(sys.executable).with_name("gateway-ledger"))
 
@@ -90,7 +93,7 @@ async def test_events_and_balances_of_two_replicas(serve: Callable[..., Service]
         await until(lambda: balance_in(redis_server, "a", "gw:").get("held") == "11")
         assert balance_in(redis_server, "a", "gw:")["available"] == "989"
         exposed = (await other.get("/metrics")).body.decode()
-        assert "ledger_redis_up 1.0" in exposed
+        assert 'ledger_redis_up{work="streams"} 1.0' in exposed
         assert 'ledger_redis_published_total{what="event"}' in exposed
         assert 'ledger_redis_published_total{what="balance"}' in exposed
     assert first.stop() == 0
@@ -114,7 +117,7 @@ async def test_redis_hangs(serve: Callable[..., Service], redis_server: RedisSer
         await expire(client, "a", "lost-1", "lost-2")
 
         async def is_down() -> bool:
-            return "ledger_redis_up 0.0" in (await client.get("/metrics")).body.decode()
+            return (await scrape(client)).value("ledger_redis_up", work="streams") == 0
 
         await until(is_down)
         redis_server.thaw()
@@ -126,6 +129,66 @@ async def test_redis_hangs(serve: Callable[..., Service], redis_server: RedisSer
         begun = time.monotonic()
         assert service.stop() == 0
         assert time.monotonic() - begun < 10  # Stopping waits for Redis no longer than a second or two.
+
+
+async def test_redis_answers_and_refuses_to_write(serve: Callable[..., Service], redis_server: RedisServer) -> None:
+    """Full: what only reads goes on, and no good answer hides that events are not published."""
+    service = serve(redis_server.url, "--no-sweeps")
+    streams, walk = {"work": "streams"}, {"work": "walk"}
+    async with connect(service) as client:
+        await client.open_account("a", 1_000)
+        await until_it_shows(redis_server, client, "a")
+
+        async def is_refused() -> bool:
+            return (await scrape(client)).value("ledger_redis_up", **streams) == 0
+
+        async def is_well() -> bool:
+            return (await scrape(client)).value("ledger_redis_up", **streams) == 1
+
+        await until(is_well)
+        configure(redis_server, maxmemory=1)
+        await expire(client, "a", "lost")
+        await until(is_refused)
+        first = last = await scrape(client)
+        while last.value(SUCCESS, **walk) < first.value(SUCCESS, **walk) + 3:
+            await asyncio.sleep(0.1)
+            last = await scrape(client)
+            assert last.value("ledger_redis_up", **streams) == 0
+            assert last.value("ledger_redis_up", **walk) == 1
+        assert last.value(SUCCESS, **streams) == first.value(SUCCESS, **streams)
+        configure(redis_server, maxmemory=0)
+        await until(is_well)
+        assert [event["data"]["job_id"] for event in told_in(redis_server)] == ["lost"]
+        assert (await scrape(client)).value(SUCCESS, **streams) > last.value(SUCCESS, **streams)
+
+
+async def test_a_sweep_of_its_own_tells_of_what_it_did_and_walks_through_nobody_else(
+    database: ConnectionUrls, services: Callable[..., Service], redis_server: RedisServer
+) -> None:
+    service = services("--database-url", database.service, "--no-sweeps")
+    async with connect(service) as client:
+        for name in ("a", "b"):
+            await client.open_account(name, 1_000)
+        assert (await client.reserve("a", "lost", ttl_seconds=1)).status == 201
+        await asyncio.sleep(1)  # The deadline is a second of the database's clock.
+        sweeping = await asyncio.create_subprocess_exec(
+            *(PROGRAM, "sweep", "expire_holds", "--database-url", database.service),
+            env={"LEDGER_REDIS_URL": redis_server.url},
+        )
+        assert await sweeping.wait() == 0
+        assert [event["data"]["job_id"] for event in told_in(redis_server)] == ["lost"]
+        assert balance_in(redis_server, "a")["available"] == "1000"
+    with redis_server.client() as redis:
+        assert sorted(redis.keys("*")) == ["ledger:balance:a", "ledger:events:live"]
+
+
+SUCCESS = "ledger_redis_last_success_timestamp_seconds"
+
+
+def configure(server: RedisServer, **options: int) -> None:
+    with server.client() as client:
+        for name, value in options.items():
+            client.config_set(name, value)
 
 
 async def test_redis_is_not_there_at_the_start(serve: Callable[..., Service]) -> None:
@@ -192,6 +255,31 @@ async def test_the_service_dies_before_it_publishes(serve: Callable[..., Service
             await until_it_shows(server, client, "a")
             await until_it_shows(server, client, "b")
             await until(lambda: [event["data"]["job_id"] for event in told_in(server)] == ["lost"])
+
+
+async def test_the_service_dies_right_after_it_published(
+    serve: Callable[..., Service], redis_server: RedisServer
+) -> None:
+    """The stream itself says where it is: the next service adds what is missing, and nothing a second time (V3)."""
+    dying = serve(redis_server.url, "--no-sweeps", **{VARIABLE: "publish=kill#2"})
+    async with connect(dying) as client:
+        await client.open_account("a", 10)
+        assert (await client.reserve("a", "j0")).code == "insufficient_credits"
+        await until(lambda: len(told_in(redis_server)) == 1)
+        with contextlib.suppress(aiohttp.ClientError):  # It may die before the last of these is answered.
+            for n in range(1, 6):
+                await client.grant("a", f"g{n}", 1)
+                await client.reserve("a", f"j{n}", ("image_analysis", 1))
+        assert await asyncio.to_thread(dying.process.wait, STOP_SECONDS_MAX) == -9
+    published = told_in(redis_server)
+    assert len(published) > 1
+    async with connect(serve(redis_server.url, "--no-sweeps")) as client:
+        await client.open_account("b")
+        assert (await client.reserve("b", "j")).code == "insufficient_credits"
+        shown = (await client.get("/v1/events")).body["data"]
+        assert shown[: len(published)] == published
+        assert len(shown) > len(published)
+        await until(lambda: told_in(redis_server) == shown)
 
 
 async def test_a_stop_publishes_what_was_committed_last(

@@ -53,6 +53,27 @@ async def test_a_simulated_clock_stands_still_and_goes_on_where_it_stood(
         assert (await client.get("/v1/clock")).body["now"] == "2031-05-01T00:00:00Z"
 
 
+async def test_the_kind_of_clock_is_the_databases(database: ConnectionUrls, services: Callable[..., Service]) -> None:
+    """T3: time that stands still, and time that goes on, are never two replicas' of one database."""
+    options = ("--database-url", database.service)
+    services(*options, "--simulated-clock").stop()
+    with pytest.raises(AssertionError, match="a simulated one: start with --simulated-clock"):
+        services(*options)
+    connection = await asyncpg.connect(database.service)
+    await connection.execute("delete from ledger.clock")
+    real = services(*options)
+    async with connect(real) as client:
+        await client.open_account("a", 100)
+    real.stop()
+    with pytest.raises(AssertionError, match="has gone by real time"):
+        services(*options, "--simulated-clock")
+    assert await connection.fetchval("select count(*) from ledger.clock") == 0
+    await connection.execute("insert into ledger.clock (now) values (clock_timestamp())")
+    await connection.close()
+    async with connect(services(*options, "--simulated-clock")) as client:
+        assert (await client.get("/v1/clock")).body["simulated"] is True
+
+
 async def test_real_time_cannot_be_moved(database: ConnectionUrls, services: Callable[..., Service]) -> None:
     async with connect(services("--database-url", database.service)) as client:
         assert (await client.get("/v1/clock")).body["simulated"] is False

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from sqlalchemy import event
 
+from ledger import database as database_module
 from ledger.core import commands
 from ledger.core.commands import Line
 from ledger.core.periods import next_period
@@ -616,6 +617,29 @@ async def test_a_database_that_is_away_is_said_so(database: ConnectionUrls) -> N
     with pytest.raises(DatabaseAway):
         await balance(Reading(engine), "acme")
     await engine.dispose()
+
+
+@pytest.mark.parametrize("limit", ["lock_timeout", "statement_timeout"])
+@pytest.mark.parametrize("table", ["accounts", "grants"])  # Read by SQLAlchemy, and by the driver itself.
+async def test_a_read_that_has_to_wait_too_long_is_to_be_asked_for_again(
+    database: ConnectionUrls, table: str, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ledger_on(database, NOON) as ledger:
+        await ledger.customer("acme", 100)
+    monkeypatch.setitem(database_module._SESSION, limit, "200ms")
+    engine = read_engine(database.service, 1)
+    owner = await asyncpg.connect(database.owner)
+    try:
+        async with owner.transaction():
+            await owner.execute(f"lock table ledger.{table} in access exclusive mode")
+            with pytest.raises(DatabaseAway):
+                await balance(Reading(engine), "acme")
+        seen = await balance(Reading(engine), "acme")
+    finally:
+        await owner.close()
+        await engine.dispose()
+    assert seen is not None
+    assert seen.available == 100
 
 
 HISTORY_TABLES = {"entries", "postings", "jobs", "usage_records", "events"}

@@ -24,12 +24,13 @@ from jobs.sweeps import (
     SWEEPS,
     expire_holds,
 )
+from ledger.api.gauges import Gauges
 from ledger.api.services import Services, SweepsBusy
 from ledger.audit import audit
 from ledger.core import commands
 from ledger.core.commands import BringUp, BroughtUp, Line, PutAccount, PutGrant, Reserve
 from ledger.core.periods import period_end
-from ledger.database import operator_pool
+from ledger.database import health_pool, operator_pool
 from ledger.embedded import ConnectionUrls, EmbeddedPostgres
 from ledger.engine import CommandFailed
 from ledger.queries.closing import closing_statements
@@ -38,6 +39,7 @@ from ledger.queries.jobs import job as read_job
 from ledger.queries.paging import PageRequest
 from ledger.queries.statements import Statement, statement
 from tests.support.history import BOTH, Customer, set_clock
+from tests.support.scraping import scrape_here
 from tests.support.sweeping import (
     END,
     KEPT,
@@ -488,6 +490,51 @@ async def test_a_failure_is_kept_and_the_next_run_tries_again(runners: tuple[Run
     kept = (await runner.last_runs())["expire_holds"]
     assert kept.error is None
     assert kept.succeeded_at == kept.finished_at
+
+
+async def discrepancies_shown(database: ConnectionUrls) -> float | None:
+    """Return what a service that was just started shows of audits."""
+    async with health_pool(database.service, 10) as pool:
+        gauges = Gauges(pool, simulated_clock=True, sweeps=tuple(SWEEPS), endpoints=[], waiting=lambda: 0, pools={})
+        await gauges.refresh()
+        await gauges.stop()
+    seen = scrape_here()
+    return seen.value("ledger_audit_discrepancies") if seen.has("ledger_audit_discrepancies") else None
+
+
+async def test_what_an_audit_found_is_known_until_another_comes_to_its_end(
+    runners: tuple[Runner, Runner], database: ConnectionUrls
+) -> None:
+    """Neither one that is at it, nor one that fails, nor one that was cut off, nor a restart makes it forgotten."""
+    runner, _ = runners
+    found, ended = 2, asyncio.Event()
+
+    async def run(context: Context) -> None:
+        context.counts["discrepancies"] = found
+        await context.now()
+        if not ended.is_set():
+            raise Interrupted("in between")
+
+    auditing = Sweep("audit", timedelta(), ("discrepancies",), run)
+    await runner.run_scheduled(auditing)
+    assert await discrepancies_shown(database) is None  # None came to its end yet.
+    ended.set()
+    await runner.run_scheduled(auditing)
+    assert await discrepancies_shown(database) == 2
+    found = 0
+    ended.clear()
+    await runner.run_scheduled(auditing)
+    assert await discrepancies_shown(database) == 2
+    slow = Slow()
+    at_it = asyncio.create_task(runner.run(Sweep("audit", timedelta(), (), slow.sweep.run)))
+    await slow.running.wait()
+    assert await discrepancies_shown(database) == 2
+    at_it.cancel()
+    await asyncio.wait([at_it])
+    assert await discrepancies_shown(database) == 2
+    ended.set()
+    await runner.run_scheduled(auditing)
+    assert await discrepancies_shown(database) == 0
 
 
 async def test_a_run_that_loses_its_connection_loses_its_lock_and_ends(

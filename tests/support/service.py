@@ -41,13 +41,16 @@ class Service:
         self.process.wait(STOP_SECONDS_MAX)
 
 
-def start_service(folder: Path, *options: str, environment: dict[str, str] | None = None) -> Service:
+def start_service(
+    folder: Path, *options: str, environment: dict[str, str] | None = None, stderr: int | None = None
+) -> Service:
     """Starts `gateway-ledger serve` with options such as `--database-url`, and returns when it answers.
 
     Args:
         folder: where its output goes.
         options: what follows `serve`; the port is a free one unless it is among them.
         environment: more variables; the tokens are new ones unless they are among them.
+        stderr: what its log is written to, in place of a file in the folder.
     """
     tokens = {role: (environment or {}).get(variable_of(role)) or new_token(role) for role in Role}
     variables = {
@@ -59,7 +62,7 @@ def start_service(folder: Path, *options: str, environment: dict[str, str] | Non
     output, log = folder / "service.out", folder / "service.log"
     command = [str(Path(sys.executable).with_name("gateway-ledger")), "serve", *options]
     with output.open("wb") as out, log.open("ab") as err:
-        process = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        process = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=stderr or err)
     deadline = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < deadline and process.poll() is None:
         if found := _ANSWERS.search(output.read_text()):

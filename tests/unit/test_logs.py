@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import logging
+import os
+import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import asyncpg
 import msgspec
@@ -14,6 +17,7 @@ import pytest
 import structlog
 
 from ledger import logs
+from ledger.log_lines import WAITING_BYTES_MAX, ByThread
 
 
 class Stream(io.TextIOWrapper):
@@ -37,6 +41,8 @@ def logging_to(stream: Stream, monkeypatch: pytest.MonkeyPatch, *options: str) -
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     monkeypatch.setattr("sys.stderr", stream)
+    # Whatever else ran in this process may have disabled it, as logging.config does with loggers that there are.
+    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "disabled", False)
     try:
         logs.configure_logs(*options)
         yield structlog.get_logger("test")
@@ -110,3 +116,80 @@ def test_a_line_that_cannot_be_written_is_lost_and_nothing_else(monkeypatch: pyt
     with logging_to(stream, monkeypatch) as log:
         stream.close()
         log.info("lost")
+
+
+# -- lines that a thread writes ------------------------------------------------------------------------------------
+
+LINE = b"x" * 999
+
+
+@contextlib.contextmanager
+def pipe() -> Iterator[tuple[int, BinaryIO]]:
+    """Give both ends of a pipe; what is still written when the reader is closed fails, and ends."""
+    reader, writer = os.pipe()
+    with open(writer, "wb", buffering=0) as stream:  # noqa: PTH123 - it has no path
+        try:
+            yield reader, stream
+        finally:
+            os.close(reader)
+
+
+def read_lines(reader: int, size: int) -> list[bytes]:
+    text = b""
+    while len(text) < size:
+        text += os.read(reader, 65_536)
+    return text.splitlines()
+
+
+def test_a_thread_writes_lines_in_order() -> None:
+    with pipe() as (reader, stream):
+        lines = ByThread(stream, pytest.fail)
+        for number in range(1_000):
+            lines.msg(b"%03d" % number)
+        assert read_lines(reader, 4_000) == [b"%03d" % number for number in range(1_000)]
+
+
+def test_nobody_waits_for_a_stream_that_takes_nothing_and_what_is_too_much_is_counted() -> None:
+    dropped: list[bool] = []
+    with pipe() as (reader, stream):
+        lines = ByThread(stream, lambda: dropped.append(True))
+        for _ in range(5_000):
+            lines.msg(LINE)
+        begun = time.monotonic()
+        lines.flush(0.2)
+        assert time.monotonic() - begun >= 0.2
+        kept = 5_000 - len(dropped)
+        assert kept == WAITING_BYTES_MAX // (len(LINE) + 1)
+        assert read_lines(reader, 1_000 * kept) == [LINE] * kept
+        lines.flush(30)
+        lines.msg(b"after")
+        assert read_lines(reader, 6) == [b"after"]
+
+
+def test_a_stream_that_is_made_not_to_wait_gets_every_line() -> None:
+    """As the parent's end of a pipe often is; then a write takes what there is room for, or nothing."""
+    with pipe() as (reader, stream):
+        os.set_blocking(stream.fileno(), False)
+        lines = ByThread(stream, pytest.fail)
+        for _ in range(1_000):
+            lines.msg(LINE)
+        lines.flush(0.2)
+        assert read_lines(reader, 1_000_000) == [LINE] * 1_000
+
+
+def test_a_thread_goes_on_behind_lines_that_cannot_be_written() -> None:
+    written: list[bytes] = []
+
+    class Failing(io.RawIOBase):
+        def write(self, text: Any) -> int:
+            if not written and bytes(text) == b"lost\n":
+                raise OSError(errno.ENOSPC, "full")
+            written.append(bytes(text))
+            return len(text)
+
+    lines = ByThread(cast(BinaryIO, Failing()), pytest.fail)
+    lines.msg(b"lost")
+    lines.flush(30)
+    lines.msg(b"kept")
+    lines.flush(30)
+    assert written == [b"kept\n"]

@@ -161,6 +161,14 @@ def test_every_metric_is_asked_for_or_said_not_to_be() -> None:
     assert not asked_for & set(UNUSED)
 
 
+def test_every_metric_is_on_a_dashboard() -> None:
+    """A rule alone tells that something is wrong, but neither how much nor since when."""
+    asked_for = [expr for name, expr in expressions().items() if name.startswith("ledger-")]
+    shown = {metric for expr in asked_for for metric, _ in selected(expr)}
+    shown |= {re.sub("_(bucket|sum|count)$", "", name) for name in shown & set(PARTS)}
+    assert set(LABELS) - shown == set()
+
+
 def test_a_rule_is_recorded_to_be_used() -> None:
     used = {metric for expr in expressions().values() for metric, _ in selected(expr)}
     assert set(RECORDED) <= used
