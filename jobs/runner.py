@@ -35,8 +35,12 @@ LOCKS: Final = 7_235_409
 
 BEGIN: Final = """
 insert into ledger.sweeps (name, started_at) values ($1, $2)
-on conflict (name) do update set started_at = $2, finished_at = null, counts = null, error = null
+on conflict (name) do update set started_at = $2, finished_at = null, counts = null, error = null,
+    succeeded_counts = case when sweeps.finished_at = sweeps.succeeded_at then sweeps.counts
+        else sweeps.succeeded_counts end
 """
+"""What a run of before there were `succeeded_counts` did is in `counts` alone, and is kept as well."""
+
 END: Final = """
 update ledger.sweeps set finished_at = $3, counts = $4, error = $5,
     succeeded_at = case when $5::text is null then $3 else succeeded_at end,

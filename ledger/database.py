@@ -90,6 +90,15 @@ def is_away(error: BaseException) -> bool:
     return isinstance(error, (*AWAY, NoConnectionFree))
 
 
+def knows_other_types(error: BaseException) -> bool:
+    """Tells what is raised on a connection that was there before the types of our rows were made anew.
+
+    They are when a backup is restored in place. A value that cannot be encoded is told from it by another connection.
+    """
+    known = (asyncpg.InternalServerError, asyncpg.UndefinedObjectError, asyncpg.DatatypeMismatchError)
+    return isinstance(error, known) or type(error) is asyncpg.DataError
+
+
 def may_be_read_later(error: BaseException) -> bool:
     """Tells a read that had to wait too long, for a lock or for its rows, or that stood in a replica's way."""
     cause = _driver_error(error) if isinstance(error, DBAPIError) else error

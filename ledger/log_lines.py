@@ -65,17 +65,19 @@ class ByThread:
         self._lines: list[bytes] = []
         self._waiting = 0
         """How many bytes are not written yet, those that the thread has taken included."""
-        self._lock = threading.Lock()
+        # Reentrant: what the garbage collector ends in the middle of it may log as well.
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         threading.Thread(target=self._work, name="log", daemon=True).start()
 
     def msg(self, line: bytes) -> None:
         """Take a line to be written soon, or drop it."""
+        size = len(line) + 1
         with self._lock:
-            fits = self._waiting + len(line) < WAITING_BYTES_MAX
+            fits = self._waiting + size <= WAITING_BYTES_MAX
             if fits:
+                self._waiting += size
                 self._lines.append(line)
-                self._waiting += len(line) + 1
                 if len(self._lines) == 1:
                     self._changed.notify_all()
         if not fits:

@@ -149,4 +149,6 @@ def _forget_details(error: BaseException) -> None:
         seen.add(id(following))
         if isinstance(following, asyncpg.PostgresError):
             following.detail = None
+            if type(following) is asyncpg.DataError:  # asyncpg's own: it quotes the row.
+                following.args = ("a value could not be encoded",)
         following = following.__cause__ or following.__context__

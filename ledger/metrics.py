@@ -249,7 +249,8 @@ STEP_SECONDS: Final = _histogram(
 )
 BATCH_RETRIES: Final = _counter(
     "ledger_batch_retries_total",
-    "Batches to be run again: deadlock, lock_timeout, serialization, no_connection, connection_lost, commit_lost.",
+    "Batches to be run again: deadlock, lock_timeout, serialization, no_connection, connection_lost, commit_lost,"
+    " stale_types.",
     ["reason"],
 )
 BATCH_FAILURES: Final = _counter(

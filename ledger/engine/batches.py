@@ -16,7 +16,7 @@ from ledger.core.account import Account
 from ledger.core.commands import BringUp, Command, Outcome
 from ledger.core.decide import decide
 from ledger.core.timeline import bring_up_to
-from ledger.database import AGAIN, is_away
+from ledger.database import AGAIN, is_away, knows_other_types
 from ledger.engine.errors import DatabaseAway
 from ledger.engine.measuring import Laps, Measures
 from pricing.catalog import Catalog
@@ -85,11 +85,11 @@ class Batches:
     async def carry_out(self, commands: list[Command]) -> Outcomes:
         """Return the outcomes of a batch, committed.
 
-        It is run again after a deadlock, a lock time-out or a lost connection. Where the connection was lost in the
-        commit, the chained hash of the entries tells whether it happened, and if so the outcomes are those. Raise
-        `DatabaseAway` when that does not help: then it may be committed or not. Whatever else is raised is a defect:
-        one before the commit undid everything; one after it, such as the failpoint there, leaves all of it committed,
-        and each of the commands finds that when it is repeated.
+        It is run again after a deadlock, a lock time-out, a lost connection or one that is stale. Where the
+        connection was lost in the commit, the chained hash of the entries tells whether it happened, and if so the
+        outcomes are those. Raise `DatabaseAway` when that does not help: then it may be committed or not. Whatever
+        else is raised is a defect: one before the commit undid everything; one after it, such as the failpoint there,
+        leaves all of it committed, and each of the commands finds that when it is repeated.
         """
         sent = await self._until_committed(commands)
         failpoints.reached("commit")
@@ -109,11 +109,12 @@ class Batches:
                 lost = error.__cause__ if isinstance(error, _CommitLost | _NoConnection) else error
                 assert isinstance(lost, Exception)
                 away = isinstance(error, _NoConnection) or is_away(lost)
-                if not away and not isinstance(lost, AGAIN):
+                stale = knows_other_types(lost) and attempt == 1
+                if not away and not stale and not isinstance(lost, AGAIN):
                     raise
-                log.warning("batch_retried", attempt=attempt, error=repr(lost))
+                log.warning("batch_retried", attempt=attempt, error=_shown(lost))
                 metrics.BATCH_RETRIES.labels(_reason(error)).inc()
-                if away:
+                if away or stale:
                     await self._pool.expire_connections()
                 if attempt == ATTEMPTS_MAX:
                     metrics.BATCH_FAILURES.labels("away").inc()
@@ -132,8 +133,10 @@ class Batches:
         try:
             with tracing.statements(connection):
                 yield connection
-        except asyncpg.InternalClientError:
-            connection.terminate()  # It was cut in the middle of a statement: asyncpg itself has lost track of it.
+        except Exception as error:
+            # One that was cut in the middle of a statement, which asyncpg itself has lost track of, or a stale one.
+            if isinstance(error, asyncpg.InternalClientError) or knows_other_types(error):
+                connection.terminate()
             raise
         finally:
             await self._release(connection)
@@ -221,6 +224,11 @@ def _last_entries(batch: store.Batch) -> list[tuple[int, int, bytes]]:
     ]
 
 
+def _shown(error: Exception) -> str:
+    """Return what the log says of an error: asyncpg quotes a row that it cannot encode."""
+    return type(error).__name__ if isinstance(error, asyncpg.DataError) else repr(error)
+
+
 def _reason(error: Exception) -> str:
     """Name why a batch is run again, for a metric: one of a closed set."""
     match error:
@@ -234,5 +242,7 @@ def _reason(error: Exception) -> str:
             return "lock_timeout"
         case asyncpg.TransactionRollbackError():
             return "serialization"
+        case _ if knows_other_types(error):
+            return "stale_types"
         case _:
             return "connection_lost"

@@ -241,6 +241,7 @@ _BY_ONE: Final = {
         "deadlock",
         "lock_timeout",
         "serialization",
+        "stale_types",
         "no_connection",
         "connection_lost",
         "commit_lost",

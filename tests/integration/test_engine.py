@@ -119,6 +119,24 @@ async def test_lost_connections_are_replaced(engine: Engine, pool: asyncpg.Pool,
     await killer.close()
 
 
+async def test_types_that_were_made_anew_are_learned_anew(
+    engine: Engine, pool: asyncpg.Pool, database: ConnectionUrls
+) -> None:
+    """As by a backup that is restored in place: connections of before know types that are no longer there."""
+    await open_account(engine, "a")
+    assert isinstance(await engine.execute(reserve("a", "before")), Reserved)
+    owner = await asyncpg.connect(database.owner)
+    columns = await owner.fetchval(
+        "select string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' order by attnum)"
+        " from pg_attribute where attrelid = 'ledger.entry'::regclass"
+    )
+    await owner.execute(f"drop type ledger.entry; create type ledger.entry as ({columns})")
+    await owner.close()
+    outcomes = await asyncio.gather(*(engine.execute(reserve("a", f"after-{n}")) for n in range(10)))
+    assert [type(outcome) for outcome in outcomes] == [Reserved] * 10
+    assert await pool.fetchval("select count(*) from ledger.jobs") == 11
+
+
 async def test_commands_of_an_account_keep_their_order(engine: Engine) -> None:
     await open_account(engine, "a")
     futures = [engine.submit(command) for n in range(200) for command in (reserve("a", f"j{n}"), settle("a", f"j{n}"))]
@@ -197,7 +215,7 @@ async def test_a_connection_that_is_lost_after_the_commit_changes_no_answer(
         if lost and lost.pop():
             raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
 
-    monkeypatch.setattr("ledger.database._BatchConnection.reset", lose)
+    monkeypatch.setattr("ledger.database.BatchConnection.reset", lose)
     outcome = await engine.execute(reserve("a", "j"))
     assert not lost
     assert isinstance(outcome, Reserved)

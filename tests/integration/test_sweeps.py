@@ -537,6 +537,26 @@ async def test_what_an_audit_found_is_known_until_another_comes_to_its_end(
     assert await discrepancies_shown(database) == 0
 
 
+async def test_what_a_replica_of_an_older_version_found_is_kept_too(
+    runners: tuple[Runner, Runner], database: ConnectionUrls
+) -> None:
+    """It knows nothing of `succeeded_counts`: they are what a newer one left there before."""
+    runner, _ = runners
+
+    async def run(context: Context) -> None:
+        raise Interrupted("in between")
+
+    connection = await asyncpg.connect(database.service)
+    await connection.execute(
+        "insert into ledger.sweeps (name, started_at, finished_at, succeeded_at, counts, succeeded_counts)"
+        """ values ('audit', now(), now(), now(), '{"discrepancies": 5}', '{"discrepancies": 0}')"""
+    )
+    await connection.close()
+    assert await discrepancies_shown(database) == 5
+    await runner.run_scheduled(Sweep("audit", timedelta(), ("discrepancies",), run))
+    assert await discrepancies_shown(database) == 5
+
+
 async def test_a_run_that_loses_its_connection_loses_its_lock_and_ends(
     runners: tuple[Runner, Runner], postgres: EmbeddedPostgres
 ) -> None:

@@ -1,7 +1,7 @@
 """Upgrades of a database that is in use: from every version there was, with data, under traffic, and not at any price.
 
-What the traffic says is what released versions said: those before 0005 wrote arrays, a column each, which runs on every
-version of the tables. A migration that changes what the hot path touches has to keep what it says working.
+The traffic writes arrays, a column each, as versions before 0005 did: that runs on every version of the tables. Its
+other statements are today's: a migration that changes what the hot path touches needs a look at released ones.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The statements of the versions before 0005, which took an array for each column, made of those there are now.
 
-They run on every version of the tables: what released versions write in the middle of an upgrade.
+They run on every version of the tables, in the middle of an upgrade too. They are today's but for how rows are given.
 """
 
 from __future__ import annotations
