@@ -6,7 +6,6 @@ Writing to a pipe whose reader has stopped reading takes until it reads again. I
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import BinaryIO, Final, Protocol
 
@@ -21,6 +20,10 @@ FLUSH_SECONDS_MAX: Final = 2.0
 
 RETRY_SECONDS: Final = 0.05
 """How soon a stream that takes nothing now, and does not wait, is tried again."""
+
+
+_pause: Final = threading.Event().wait
+"""Waits for so long; `time.sleep` fails where the system's clock is not what it seems (libfaketime)."""
 
 
 class Lines(Protocol):
@@ -94,7 +97,7 @@ class ByThread:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._lines)
-            time.sleep(GATHER_SECONDS)
+            _pause(GATHER_SECONDS)
             with self._lock:
                 taken, self._lines = self._lines, []
             text = b"\n".join(taken) + b"\n"
@@ -109,7 +112,7 @@ class ByThread:
             while rest:
                 written = self._write(rest)
                 if written is None:  # Whoever started us made it a stream that does not wait.
-                    time.sleep(RETRY_SECONDS)
+                    _pause(RETRY_SECONDS)
                 rest = rest[written or 0 :]
         except (OSError, ValueError):  # Full, gone or closed: these lines are lost.
             pass

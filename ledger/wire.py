@@ -1,7 +1,7 @@
 """Connections: what one answer consists of leaves in one piece, and a caller that dawdles is not waited for.
 
-Whoever opens a connection has so long to send a request, and to take its answer; then the connection is cut, without an
-answer, since nobody listens. Of what is no body, a head without an end for instance, only so much is kept.
+Whoever opens a connection has so long to send a request, and must go on taking its answer; else the connection is cut,
+without an answer, since nobody listens. Of what is no body, a head without an end for instance, only so much is kept.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 
 class Corked:
@@ -45,13 +45,16 @@ class Corked:
 
 
 HEAD_SECONDS_MAX: Final = 10.0
-"""How long a caller has to send the head of a request, from its first byte, or from the start of the connection."""
+"""How long a caller has to send the head of a request, from its first byte, or from the start of the connection.
+
+Of this, and of the time for a whole request, nothing counts while we work on the one before, send, or take nothing.
+"""
 
 REQUEST_SECONDS_MAX: Final = 60.0
 """How long a caller has to send a request with its body: 64 MB, the most there is, at ten megabits a second."""
 
 ANSWER_SECONDS_MAX: Final = 30.0
-"""How long a caller has to take some tens of kilobytes of an answer that is held up."""
+"""How long a caller may take nothing of what is to be sent to it."""
 
 OVERHEAD_BYTES_MAX: Final = 64 * 1024
 """How many bytes may come one after the other that are no body: of heads, trailers and what is around chunks."""
@@ -64,8 +67,10 @@ class Protocol(HttpToolsProtocol):
     """Since when we wait for the caller to send a request to its end, or None."""
     _has_head = False
     """Whether the head of that request is here."""
-    _held_up_since: float | None = None
-    """Since when the caller takes nothing of what is to be sent, or None."""
+    _unsent = 0
+    """How many bytes the caller had not taken when that was last looked at."""
+    _took_at = 0.0
+    """When it took some, or there were none."""
     _overhead = 0
     """How many bytes came since the last that were of a body, or ended a head or a request."""
 
@@ -76,11 +81,25 @@ class Protocol(HttpToolsProtocol):
 
     def check(self, now: float) -> None:
         """Cut the connection if its caller had long enough."""
+        unsent = self.transport.get_write_buffer_size()
+        if not self._unsent or unsent < self._unsent:
+            self._took_at = now
+        self._unsent = unsent
+        if self._waits_since is not None and (unsent or self.flow.read_paused or self._has_whole_request()):
+            self._waits_since = now  # It is us who keep the caller waiting, or the limit of answers holds.
         limit = REQUEST_SECONDS_MAX if self._has_head else HEAD_SECONDS_MAX
         dawdles = self._waits_since is not None and now - self._waits_since > limit
-        held_up = self._held_up_since is not None and now - self._held_up_since > ANSWER_SECONDS_MAX
-        if dawdles or held_up:
+        if dawdles or now - self._took_at > ANSWER_SECONDS_MAX:
             self.transport.abort()
+
+    def _has_whole_request(self) -> bool:
+        """Return whether a request is here to its end, and not answered to its end."""
+        last = self.last_request()  # Those before it, if any are left, have it wait in the pipeline.
+        return bool(self.pipeline) or (last is not None and not last.more_body and not last.response_complete)
+
+    def last_request(self) -> RequestResponseCycle | None:
+        """Return the request whose head came last, with what has become of it, or None if there was none."""
+        return self.cycle
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; refuse what has no end."""
@@ -112,14 +131,9 @@ class Protocol(HttpToolsProtocol):
         self._overhead, self._waits_since = 0, None
         super().on_message_complete()
 
-    def pause_writing(self) -> None:
-        """Note that the caller takes no more."""
-        self._held_up_since = self.loop.time()
-        super().pause_writing()
-
     def resume_writing(self) -> None:
-        """Note that it does again."""
-        self._held_up_since = None
+        """Note that the caller took most of what was to be sent."""
+        self._took_at = self.loop.time()
         super().resume_writing()
 
 
@@ -135,7 +149,15 @@ def refusing(refusal: Callable[[str], Refusal]) -> type[Protocol]:
 
     class Refusing(Protocol):
         def send_400_response(self, msg: str) -> None:
-            """Refuse, and close the connection: where a next request would begin is not known."""
+            """Refuse, and close the connection: where a next request would begin is not known.
+
+            A request that is not answered yet may come to be committed: its caller would take the refusal for the
+            answer to it. The connection is cut without a word.
+            """
+            last = self.last_request()
+            if last is not None and not last.response_complete:
+                self.transport.abort()
+                return
             headers, body = refusal(msg)
             own = [(b"content-length", b"%d" % len(body)), (b"connection", b"close")]
             lines = [b"%s: %s" % header for header in (*self.server_state.default_headers, *headers, *own)]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+import structlog
 
 from ledger.database import migrate
 from ledger.embedded import ConnectionUrls, EmbeddedPostgres
@@ -21,6 +22,13 @@ from tests.support.redis import RedisServer, running_redis
 from tests.support.service import Service, start_service
 
 TEMPLATE = "template_ledger"
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """Forget where a command that was run in this process has its log go."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,10 @@ by msgspec, a command, its outcome, and a reply: measured, a framework's own han
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Final, NamedTuple, cast
 from urllib.parse import parse_qsl
@@ -223,6 +225,50 @@ _read_batch = bodies.decoder(BatchBody, refuse_nul=False)
 _read_item = bodies.decoder(cast("type[Item]", Item))
 
 
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_BEFORE: Final = re.compile(r'[ \t\r\n]*\{[ \t\r\n]*"commands"[ \t\r\n]*:[ \t\r\n]*\[')
+_BEHIND: Final = re.compile(r"\][ \t\r\n]*\}[ \t\r\n]*")
+_scan = json.JSONDecoder().raw_decode
+
+
+def _commands(body: bytes) -> Sequence[msgspec.Raw]:
+    """Return the commands of a batch, each as it was sent."""
+    try:
+        return _read_batch(body).commands
+    except ApiError:
+        commands = _split(body) if rb"\ud" in body.lower() else None
+        if commands is None:
+            raise
+        return commands
+
+
+def _split(body: bytes) -> list[msgspec.Raw] | None:
+    """Return the commands of a batch that msgspec cannot read, or None where it is no batch.
+
+    One with a lone surrogate in its text is refused alone, and not its neighbours with it.
+    """
+    try:
+        text = body.decode()
+        before = _BEFORE.match(text)
+        commands: list[msgspec.Raw] = []
+        position = before.end() if before else len(text)
+        while len(commands) < COMMANDS_MAX:
+            begin = _end_of(_SPACE, text, position)
+            end = _scan(text, begin)[1]
+            commands.append(msgspec.Raw(text[begin:end].encode()))
+            position = _end_of(_SPACE, text, end) + 1
+            if text[position - 1 : position] != ",":
+                return commands if _BEHIND.fullmatch(text, position - 1) else None
+    except (ValueError, RecursionError):
+        pass
+    return None
+
+
+def _end_of(pattern: re.Pattern[str], text: str, position: int) -> int:
+    found = pattern.match(text, position)
+    return found.end() if found else position
+
+
 def _item_command(raw: msgspec.Raw) -> JobCommand:
     item = _read_item(bytes(raw))
     match item:
@@ -239,8 +285,8 @@ def _item_command(raw: msgspec.Raw) -> JobCommand:
 async def _batch(services: Services, names: Names, scope: Scope, receive: Receive) -> Reply:
     """Submit every command that has a shape, in order, and answer each in its place."""
     authenticate(scope, services.settings.tokens, Role.GATEWAY)
-    batch = _read_batch(await read_body(scope, receive, BATCH_BYTES_MAX))
-    submitted = [_submit(services, raw) for raw in batch.commands]
+    commands = _commands(await read_body(scope, receive, BATCH_BYTES_MAX))
+    submitted = [_submit(services, raw) for raw in commands]
     waiting = [future for _, future in submitted if isinstance(future, asyncio.Future)]
     if waiting:
         await asyncio.wait(waiting)

@@ -22,6 +22,9 @@ READY_SECONDS_MAX: Final = 2
 AUDIT_WAIT_SECONDS_MAX: Final = 60
 """How long an audit waits for the one before it."""
 
+CLOCK_END: Final = datetime(9999, 1, 1, tzinfo=UTC)
+"""Where a simulated clock ends: what is decided before it can still have deadlines and months after it."""
+
 _read_clock = bodies.decoder(bodies.ClockBody)
 _read_audit = bodies.decoder(bodies.AuditBody)
 
@@ -82,6 +85,8 @@ async def move_clock(request: AnyRequest) -> Response[bytes]:
         raise not_found("a simulated clock")
     body = _read_clock(await read_body(request.scope, request.receive))
     wanted = bodies.instant("now", body.now)
+    if wanted >= CLOCK_END:
+        raise invalid("now: the clock ends with the year 9998: months and deadlines after it need a name")
     moved = await services.pool.fetchval("update ledger.clock set now = $1 where now <= $1 returning now", wanted)
     if moved is None:
         now = _utc(await database_now(services))

@@ -15,6 +15,7 @@ from tests.support.service import Service
 
 TURN = {"operation": "agent_turn", "quantity": 1}
 RESERVE: dict[str, object] = {"environment": "live", "lines": [TURN]}
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ BAD_TEXTS = [
 
 @pytest.mark.parametrize(("why", "text", "status"), BAD_TEXTS, ids=[row[0] for row in BAD_TEXTS])
 async def test_a_body_that_is_no_reservation(client: Client, why: str, text: bytes, status: int) -> None:
-    answer = await client.call("PUT", "/v1/accounts/a/jobs/j", data=text, headers={"Content-Type": "application/json"})
+    answer = await client.call("PUT", "/v1/accounts/a/jobs/j", data=text, headers=JSON)
     assert answer.status == status, answer
     assert answer.code == {400: "validation_error", 413: "payload_too_large"}[status]
 
@@ -265,6 +266,25 @@ async def test_a_bad_command_of_a_batch_does_not_touch_its_neighbours(client: Cl
     results = answer.body["results"]
     assert [r["status"] for r in results] == [201, 400, 400, 400, 413, 200, 201, 409, 400]
     assert {r["body"]["error"]["request_id"] for r in results if "error" in r["body"]} == {"r-9"}
+    await client.assert_audit_clean()
+
+
+async def test_a_lone_surrogate_in_one_command_of_a_batch_does_not_touch_its_neighbours(client: Client) -> None:
+    one, other = (
+        b'{"command":"reserve","account_id":"a","job_id":"%b","environment":"live",'
+        b'"metadata":{"exact": 1.00000000000000000001},"lines":[{"operation":"agent_turn","quantity":1}]}' % name
+        for name in (b"s1", b"s2")
+    )
+    odd = b'{"command":"refund","account_id":"a","job_id":"s1","refund_id":"\\ud800","reason":"],[{"}'
+    sent = b' {"commands" :[\n%b , %b\t,%b ] } ' % (one, odd, other)
+    answer = await client.call("POST", "/v1/batch", data=sent, headers=JSON)
+    assert [result["status"] for result in answer.body["results"]] == [201, 400, 201]
+    assert answer.body["results"][1]["body"]["error"]["code"] == "validation_error"
+    for body in (b'{"commands":[%b,]}', b'{"commands":[%b]', b'{"x":[%b]}', b'{"commands":[%b]}x', b"[%b]"):
+        answer = await client.call("POST", "/v1/batch", data=body % odd, headers=JSON)
+        assert (answer.status, answer.code) == (400, "validation_error"), body
+    too_many = b'{"commands":[%b]}' % b",".join([odd] * 1001)
+    assert (await client.call("POST", "/v1/batch", data=too_many, headers=JSON)).code == "validation_error"
     await client.assert_audit_clean()
 
 

@@ -46,6 +46,8 @@ async def test_a_simulated_clock_stands_still_and_goes_on_where_it_stood(
         assert (await client.get("/v1/clock")).body == clock
         back = await client.call("PUT", "/v1/clock", {"now": "2020-01-01T00:00:00Z"})
         assert (back.status, back.code) == (400, "validation_error")
+        end = await client.call("PUT", "/v1/clock", {"now": "9999-01-01T00:00:00Z"})
+        assert (end.status, end.code) == (400, "validation_error")
         moved = await client.call("PUT", "/v1/clock", {"now": "2031-05-01T02:00:00+02:00"})
         assert moved.body == {"now": "2031-05-01T00:00:00Z", "simulated": True}
     first.stop()

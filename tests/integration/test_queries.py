@@ -50,7 +50,7 @@ async def ledger(database: ConnectionUrls) -> AsyncIterator[Ledger]:
 @pytest.fixture
 async def history(database: ConnectionUrls) -> AsyncIterator[Reading]:
     """A November and a December with everything in them, and what is still open on the 2nd of December."""
-    await write_history(database.owner)
+    await write_history(database.service)
     engine = read_engine(database.service, 2)
     yield Reading(engine, simulated_clock=True)
     await engine.dispose()

@@ -25,10 +25,17 @@ CHUNKED: Final = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 class App:
-    """Answers with the size of the body, or with so many megabytes as the path says; notes who went away."""
+    """Answers with the size of the body, behind as many megabytes as the path says; notes who went away.
+
+    The megabytes are written one by one, or `in_one_piece`. Whoever has sent its whole request waits for `may_answer`.
+    """
 
     def __init__(self) -> None:
         self.went_away = asyncio.Event()
+        self.works = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.in_one_piece = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         size, more = 0, True
@@ -38,10 +45,15 @@ class App:
                 self.went_away.set()
                 return
             size, more = size + len(message["body"]), message["more_body"]
+        self.works.set()
+        await self.may_answer.wait()
         answer = str(size).encode()
+        megabytes = int(scope["path"][1:] or 0)
+        pieces = [megabytes] if self.in_one_piece else [1] * megabytes
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        for _ in range(int(scope["path"][1:] or 0)):
-            await send({"type": "http.response.body", "body": b" " * 1_000_000, "more_body": True})
+        for piece in pieces:
+            await send({"type": "http.response.body", "body": b" " * 1_000_000 * piece, "more_body": True})
+            await asyncio.sleep(0)  # Now it is on its way, and what comes behind waits until it was taken.
         await send({"type": "http.response.body", "body": answer, "more_body": False})
         if scope["path"] != "/":
             self.went_away.set()
@@ -51,9 +63,11 @@ class App:
 async def _running(app: App) -> AsyncIterator[int]:
     """Run the server, and give its port."""
     started = asyncio.Event()
-    config = uvicorn.Config(app, loop="none", http=wire.Protocol, lifespan="off", log_config=None, access_log=False)
+    http = wire.refusing(lambda what: wire.Refusal([], what.encode()))
+    config = uvicorn.Config(app, loop="none", http=http, lifespan="off", log_config=None, access_log=False)
     server = serve._Server(config, started.set)
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)  # What is taken is soon seen to be.
         running = asyncio.create_task(server.serve(sockets=[listener]))
         await started.wait()
         try:
@@ -112,8 +126,8 @@ async def test_a_request_without_an_end_is_cut_off(
     port: int, app: App, monkeypatch: pytest.MonkeyPatch, limit: str, begin: bytes, drip: bytes
 ) -> None:
     monkeypatch.setattr(wire, limit, LIMIT_SECONDS)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     begun = time.monotonic()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(begin)
     dripping = asyncio.create_task(_drip(writer, drip))
     assert await _until_closed(reader) == b""
@@ -136,8 +150,60 @@ async def test_so_is_one_that_never_begins_behind_another(port: int, monkeypatch
     await dripping
 
 
-async def test_an_answer_that_nobody_takes_is_given_up(port: int, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("behind", "drip"),
+    [(b"\r\n", b"\r\n"), (b"GET /", b"x"), (HEAD + b"Content-Length: 100000\r\n\r\nx", b"x")],
+    ids=["empty line", "head", "body"],
+)
+async def test_nobody_is_cut_off_while_we_are_at_work(
+    port: int, app: App, monkeypatch: pytest.MonkeyPatch, behind: bytes, drip: bytes
+) -> None:
+    """Whatever it has sent of a next request: that has its time when the first one is answered."""
+    monkeypatch.setattr(wire, "HEAD_SECONDS_MAX", LIMIT_SECONDS)
+    monkeypatch.setattr(wire, "REQUEST_SECONDS_MAX", LIMIT_SECONDS)
+    app.may_answer.clear()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(HEAD + b"Content-Length: 3\r\n\r\nxxx")
+    await asyncio.wait_for(app.works.wait(), PATIENCE_SECONDS)
+    writer.write(behind)  # In a packet of its own.
+    await asyncio.sleep(4 * LIMIT_SECONDS)
+    app.may_answer.set()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert (await reader.readuntil(b"0\r\n\r\n")).endswith(b"1\r\n3\r\n0\r\n\r\n")
+    dripping = asyncio.create_task(_drip(writer, drip))
+    assert await _until_closed(reader) == b""
+    writer.close()
+    await dripping
+
+
+async def test_what_is_no_http_is_not_refused_in_place_of_the_request_before(port: int, app: App) -> None:
+    """It might have been committed."""
+    app.may_answer.clear()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(HEAD + b"Content-Length: 3\r\n\r\nxxx")
+    await asyncio.wait_for(app.works.wait(), PATIENCE_SECONDS)
+    writer.write(b"nonsense\r\n\r\n")
+    assert await _until_closed(reader) == b""
+    app.may_answer.set()
+    writer.close()
+
+
+async def test_but_it_is_when_that_was_answered(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: ledger\r\n\r\n")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await reader.readuntil(b"0\r\n\r\n")
+    writer.write(b"nonsense\r\n\r\n")
+    assert (await _until_closed(reader)).startswith(b"HTTP/1.1 400 ")
+    writer.close()
+
+
+@pytest.mark.parametrize("in_one_piece", [False, True])
+async def test_an_answer_that_nobody_takes_is_given_up(
+    port: int, app: App, monkeypatch: pytest.MonkeyPatch, in_one_piece: bool
+) -> None:
     monkeypatch.setattr(wire, "ANSWER_SECONDS_MAX", LIMIT_SECONDS)
+    app.in_one_piece = in_one_piece
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1_024)
     writer.write(b"GET /50 HTTP/1.1\r\nHost: ledger\r\n\r\n")
     await asyncio.wait_for(app.went_away.wait(), PATIENCE_SECONDS)
@@ -145,13 +211,27 @@ async def test_an_answer_that_nobody_takes_is_given_up(port: int, app: App, monk
     writer.close()
 
 
-async def test_an_answer_that_is_taken_is_sent_to_its_end(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long that takes: it is the standstill that is limited."""
-    monkeypatch.setattr(wire, "ANSWER_SECONDS_MAX", 5.0)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET /20 HTTP/1.1\r\nHost: ledger\r\nConnection: close\r\n\r\n")
-    assert len(await _until_closed(reader)) > 20_000_000
-    writer.close()
+async def test_an_answer_that_is_taken_steadily_is_sent_to_its_end(
+    port: int, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long that takes, and though it is written in one piece: it is the standstill that is limited."""
+    limit = 1.0  # Long enough for a loaded machine to let the caller take some.
+    monkeypatch.setattr(wire, "ANSWER_SECONDS_MAX", limit)
+    app.in_one_piece = True
+    begun = time.monotonic()
+    with socket.socket() as caller:
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        caller.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(caller, ("127.0.0.1", port))
+        await loop.sock_sendall(caller, b"GET /4 HTTP/1.1\r\nHost: ledger\r\nConnection: close\r\n\r\n")
+        taken = 0
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while data := await loop.sock_recv(caller, 16_384):
+                taken += len(data)
+                await asyncio.sleep(limit / 80)
+    assert taken > 4_000_000
+    assert time.monotonic() - begun > 2 * limit
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import json
@@ -20,7 +21,7 @@ from tests.torture.faults import Faults
 from tests.torture.load import Command, Json, Load
 from tests.torture.plan import EMBEDDED, FAULTS, KILLS, SERVICES, Fault, faults
 from tests.torture.rounds import play
-from tests.torture.stage import FAKETIME, replicas_on, running_postgres, service_with_its_own, small_disk
+from tests.torture.stage import FAKETIME, Replica, replicas_on, running_postgres, service_with_its_own, small_disk
 from tests.torture.verify import Told
 
 SEED: Final = "suite"
@@ -81,6 +82,15 @@ async def test_replicas(count: int, some: frozenset[str], open_dir: Path, progra
         pytest.skip(f"all but {', '.join(left_out)}: that takes root, who can mount a small disk, and libfaketime")
 
 
+async def _logged(service: Replica, what: str) -> str:
+    """Return the first line of a service's log that says something; the log is written a moment later."""
+    while True:
+        for line in service.log.read_text().splitlines():
+            if what in line:
+                return line
+        await asyncio.sleep(0.05)
+
+
 async def test_a_clock_can_run_off(open_dir: Path, programs: Path | None) -> None:
     """What the fault does: the service's date is another, and the ledger's is not (T3)."""
     if FAKETIME is None:
@@ -92,8 +102,8 @@ async def test_a_clock_can_run_off(open_dir: Path, programs: Path | None) -> Non
     ):
         client = Client(session, stage.replicas[0])
         shown = (await client.get("/v1/clock")).body["now"]
-        assert (await client.get("/v1/accounts/nobody")).status == 404  # which is logged
-    (line,) = [line for line in stage.replicas[0].log.read_text().splitlines() if '"status":404' in line]
+        assert (await client.get("/v1/accounts/nobody")).status == 404  # which is logged, soon
+        line = await asyncio.wait_for(_logged(stage.replicas[0], '"status":404'), 30)
     now = datetime.now(UTC)
     assert abs(datetime.fromisoformat(shown) - now) < timedelta(days=1)
     assert abs(datetime.fromisoformat(json.loads(line)["timestamp"]) - now) > timedelta(days=399)
