@@ -11,9 +11,8 @@ import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from ledger.embedded import EmbeddedPostgres
+from tests.support.needed import lacking
 
 START_SECONDS_MAX = 20.0
 PORT = 6432
@@ -23,10 +22,7 @@ def program() -> str:
     """Find `pgbouncer`. With LEDGER_TESTS_NEED_SERVERS set, there has to be one."""
     found = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
     if found is None:
-        message = "no pgbouncer on PATH: apt-get install --no-install-recommends pgbouncer"
-        if os.environ.get("LEDGER_TESTS_NEED_SERVERS"):
-            raise AssertionError(message)
-        pytest.skip(message)
+        lacking("no pgbouncer on PATH: apt-get install --no-install-recommends pgbouncer")
     return found
 
 

