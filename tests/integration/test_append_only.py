@@ -119,6 +119,11 @@ HALVES = {
     "an entry without a posting": (ENTRY, NOT_WHOLE),
     "a posting without an entry": (POSTING.format(sequence=1000, position=1, credits=5), NOT_WHOLE),
     "a posting added to an old entry": (POSTING.format(sequence=1, position=9, credits=5), NOT_WHOLE),
+    "the next posting of an old entry": (POSTING.format(sequence=1, position=2, credits=5), NOT_WHOLE),
+    "a posting beyond those of its entry": (
+        WHOLE.replace("values (1, 1000, 1, 'issued", "values (1, 1000, 2, 'issued"),
+        NOT_WHOLE,
+    ),
     "an entry with fewer postings than it says": (WHOLE.replace("now(), 1,", "now(), 2,"), NOT_WHOLE),
     "an entry with more postings than it says": (
         f"{WHOLE}, (1, 1000, 2, 'issued:purchase', 'grant:9', 7)",
