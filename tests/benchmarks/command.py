@@ -19,6 +19,7 @@ from tests.benchmarks import report
 from tests.benchmarks.figures import Figures
 from tests.benchmarks.goals import Goal
 from tests.benchmarks.server import BenchmarkError, Server, running_server
+from tests.support.ending import end_as_interrupted
 
 OUTPUT: Final = Path(__file__).parents[2] / "build"
 
@@ -52,6 +53,7 @@ def parser(description: str | None, output: str) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace, measure: Measure, goals: Sequence[Goal]) -> None:
     """Measure on a new PostgreSQL, print the table, write the JSON; exit with 1 where no figure counts."""
+    end_as_interrupted()
     with tempfile.TemporaryDirectory(prefix="gateway-ledger-bench-") as name:
         folder = Path(name)
         folder.chmod(0o711)  # PostgreSQL's user must be able to enter root's folder.

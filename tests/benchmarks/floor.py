@@ -14,6 +14,7 @@ import asyncpg
 
 from tests.benchmarks.figures import percentile
 from tests.benchmarks.server import BenchmarkError, Server
+from tests.benchmarks.worker import run_program
 
 FILES: Final = Path(__file__).parent / "floor"
 DATABASE: Final = "floor"
@@ -59,14 +60,5 @@ async def measure(server: Server, shape: str, clients: int, seconds: float) -> F
 
 
 async def _pgbench(server: Server, options: list[str]) -> str:
-    process = await asyncio.create_subprocess_exec(
-        server.pgbench,
-        *options,
-        *("--host", str(server.socket_dir), "--port", "5432", "--username", "postgres", DATABASE),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    out, _ = await process.communicate()
-    if process.returncode != 0:
-        raise BenchmarkError(f"pgbench failed:\n{out.decode()}")
-    return out.decode()
+    where = ("--host", str(server.socket_dir), "--port", "5432", "--username", "postgres", DATABASE)
+    return (await run_program(server.pgbench, *options, *where, stderr=asyncio.subprocess.STDOUT)).decode()

@@ -13,8 +13,8 @@ import asyncpg
 import msgspec
 
 from tests.benchmarks.figures import percentile
-from tests.benchmarks.server import BenchmarkError, Server
-from tests.benchmarks.worker import ROOT
+from tests.benchmarks.server import Server
+from tests.benchmarks.worker import ROOT, run_program
 
 DATABASE: Final = "peer"
 THREADS: Final = 16
@@ -70,7 +70,7 @@ async def measure(server: Server, python: Path, accounts: int, prefix: str, seco
         "warm_up_seconds": WARM_UP_SECONDS,
         "seconds": seconds,
     }
-    out = await _run(msgspec.json.encode(task), python, Path(__file__).with_name("peer_worker.py"))
+    out = await _run(python, Path(__file__).with_name("peer_worker.py"), told=msgspec.json.encode(task))
     taken_ms = msgspec.json.decode(out, type=list[float])
     return PeerReport(len(taken_ms) / 2 / seconds, percentile(taken_ms, 50), percentile(taken_ms, 99))
 
@@ -80,18 +80,12 @@ async def _install() -> Path:
     python, installed = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "installed"
     wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
     if not installed.is_file() or installed.read_text() != wanted:
-        await _run(b"", sys.executable, "-m", "venv", "--clear", ENVIRONMENT)
+        await _run(sys.executable, "-m", "venv", "--clear", ENVIRONMENT)
         pip = (python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet")
-        await _run(b"", *pip, "--require-hashes", "--only-binary=:all:", "--requirement", REQUIREMENTS)
+        await _run(*pip, "--require-hashes", "--only-binary=:all:", "--requirement", REQUIREMENTS)
         installed.write_text(wanted)
     return python
 
 
-async def _run(told: bytes, *command: str | Path) -> bytes:
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    out, errors = await process.communicate(told)
-    if process.returncode != 0:
-        raise BenchmarkError(f"the peer cannot be measured:\n{errors.decode(errors='replace')[-2_000:]}")
-    return out
+async def _run(*command: str | Path, told: bytes = b"") -> bytes:
+    return await run_program(*command, told=told, stderr=asyncio.subprocess.PIPE)

@@ -33,6 +33,7 @@ from tests.benchmarks.filling import BIG, Filled, fill, whole_month
 from tests.benchmarks.memory import MIB, peak_rss
 from tests.benchmarks.service import running_service
 from tests.support.client import Client, connect
+from tests.support.ending import end_as_interrupted
 from tests.support.service import Service
 
 PAGE: Final = 1_000
@@ -252,6 +253,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--postings", type=int, default=10_000_000)
     postings = parser.parse_args().postings
+    end_as_interrupted()
     with tempfile.TemporaryDirectory(prefix="gateway-ledger-bench-") as name:
         folder = Path(name)
         folder.chmod(0o711)

@@ -18,19 +18,31 @@ ROOT: Final = Path(__file__).parents[2]
 TaskT = TypeVar("TaskT")
 ReportT = TypeVar("ReportT")
 LINE_BYTES_MAX: Final = 2**20
+SAID_CHARACTERS_MAX: Final = 2_000
+
+
+async def run_program(*command: str | Path, told: bytes = b"", stderr: int | None = None) -> bytes:
+    """Run a program to its end and return its output; raise `BenchmarkError` where it fails.
+
+    Where the benchmark is broken off meanwhile, so is the program.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=stderr, cwd=ROOT
+    )
+    try:
+        out, errors = await process.communicate(told)
+    except BaseException:
+        process.kill()
+        raise
+    if process.returncode != 0:
+        said = (errors or out).decode(errors="replace")[-SAID_CHARACTERS_MAX:]
+        raise BenchmarkError(f"{' '.join(map(str, command))} failed:\n{said}")
+    return out
 
 
 async def run_worker(module: str, task: object, report: type[ReportT]) -> ReportT:
     """Run `python -m module`, hand it the task, and return its report; raise `BenchmarkError` where it fails."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-    )
-    out, _ = await process.communicate(msgspec.json.encode(task))
-    if process.returncode != 0:
-        raise BenchmarkError(f"{module} failed: what it said is above")
+    out = await run_program(sys.executable, "-m", module, told=msgspec.json.encode(task))
     return msgspec.json.decode(out, type=report)
 
 

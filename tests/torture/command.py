@@ -20,6 +20,7 @@ import structlog
 from rich.console import Console
 
 from ledger.embedded import EmbeddedPostgres
+from tests.support.ending import end_as_interrupted
 from tests.torture.plan import EMBEDDED, FAULTS, faults
 from tests.torture.rounds import Report, audit_all, play
 from tests.torture.stage import FAKETIME, replicas_on, running_postgres, service_with_its_own, small_disk
@@ -113,6 +114,7 @@ def _tell(number: int, what: str, report: Report, whole: Report, start: float) -
 def main() -> None:
     """Torture, and exit with 1 where a difference was found."""
     options = parser().parse_args()
+    end_as_interrupted()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     console.print(f"seed {options.seed}: --seed {options.seed} repeats the plan")
     folder = Path(tempfile.mkdtemp(prefix="gateway-ledger-torture-"))
