@@ -559,7 +559,7 @@ _OPERATION: Final = (
         description="The database's clock, or the simulated one (T3).",
         least=Role.READER,
         answers=(Answer(200, "The clock.", (operation.ClockView,), examples.CLOCK),),
-        codes=(AWAY,),
+        codes=(Code.VALIDATION_ERROR, AWAY),
     ),
     Operation(
         id="moveClock",
